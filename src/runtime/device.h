@@ -1,0 +1,68 @@
+/* What a device implements, and what the runtime checks before it calls one. */
+#ifndef CODA_RUNTIME_DEVICE_H
+#define CODA_RUNTIME_DEVICE_H
+
+#include "ir/graph.h"
+
+struct coda_program {
+    struct graph *graph;
+};
+
+/* A kernel as the runtime sees it. The device keeps its own in `state`. */
+struct coda_kernel {
+    coda_device *device;
+    struct graph *graph;              /* own copy */
+    struct form form;                 /* empty for blocks */
+    int64_t fixed_size[MAX_AXES];     /* sizes given at creation; 0: run-time */
+    coda_options options;             /* defaults filled in */
+    void *state;
+    double bytes_moved;
+};
+
+/* A checked launch: sizes agree, shapes, strides, alignment and overlaps are right. */
+struct launch {
+    const int64_t *size;              /* one an axis, all known */
+    const coda_tensor *operand;       /* strides filled in */
+    const double *parameter;
+    void *stream;
+};
+
+struct device_operations {
+    const char *name; /* "ref", "cpu", "cuda" */
+    coda_status (*open)(coda_device *device, const char *selector, coda_error *error); /* selector: after the ':', or "" */
+    void (*close)(coda_device *device);
+    coda_status (*prepare)(coda_kernel *kernel, coda_error *error); /* sets kernel->state */
+    coda_status (*launch)(coda_kernel *kernel, const struct launch *launch, coda_error *error);
+    void (*release)(coda_kernel *kernel);
+    const char *(*source)(const coda_kernel *kernel);
+    coda_status (*allocate)(coda_device *device, size_t bytes, void **pointer, coda_error *error);
+    void (*release_memory)(coda_device *device, void *pointer);
+    coda_status (*copy)(coda_device *device, void *to, const void *from, size_t bytes, bool to_device, coda_error *error);
+    coda_status (*synchronize)(coda_device *device, void *stream, coda_error *error);
+    bool runs_blocks;
+};
+
+struct coda_device {
+    const struct device_operations *operations;
+    char name[32];
+    char description[2048];
+    int threads;
+    void *state;
+};
+
+extern const struct device_operations ref_operations;  /* src/ref */
+extern const struct device_operations cpu_operations;  /* src/cpu */
+extern const struct device_operations cuda_operations; /* src/cuda */
+
+/* Host memory operations that ref and cpu share (runtime/memory.c). */
+coda_status host_allocate(coda_device *device, size_t bytes, void **pointer, coda_error *error);
+void host_release(coda_device *device, void *pointer);
+coda_status host_copy(coda_device *device, void *to, const void *from, size_t bytes, bool to_device, coda_error *error);
+coda_status host_synchronize(coda_device *device, void *stream, coda_error *error);
+
+/* Sets *error (may be NULL) and returns `status` (runtime/error.c). */
+coda_status fail(coda_error *error, coda_status status, const char *format, ...) __attribute__((format(printf, 3, 4)));
+coda_status fail_complaint(coda_error *error, const struct complaint *why); /* reason, newline, advice */
+coda_status fail_memory(coda_error *error, const char *what, size_t bytes);
+
+#endif
