@@ -114,8 +114,8 @@ typedef struct coda_operand {
     const char *name;
     coda_role role;
     coda_dtype dtype;
-    int rank;           /* 0, 1 or 2 */
-    const char *dim[2]; /* the declared sizes as text: "M", "N/128", "64" */
+    int rank;        /* 1 or 2; 0 for a scalar `in` */
+    char dim[2][64]; /* the declared sizes as text: "M", "N/128", "64"; longer ones are cut */
 } coda_operand;
 
 CODA_API int coda_program_operand_count(const coda_program *program);

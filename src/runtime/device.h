@@ -11,25 +11,26 @@ struct coda_program {
 /* A kernel as the runtime sees it. The device keeps its own in `state`. */
 struct coda_kernel {
     coda_device *device;
-    struct graph *graph;              /* own copy */
-    struct form form;                 /* empty for blocks */
-    int64_t fixed_size[MAX_AXES];     /* sizes given at creation; 0: run-time */
-    coda_options options;             /* defaults filled in */
+    struct graph *graph;          /* own copy */
+    struct form form;             /* empty for blocks */
+    int64_t fixed_size[MAX_AXES]; /* sizes given at creation; 0: run-time */
+    coda_options options;         /* defaults filled in */
     void *state;
-    double bytes_moved;
+    int64_t bytes_moved; /* over all launches; changed atomically */
 };
 
 /* A checked launch: sizes agree, shapes, strides, alignment and overlaps are right. */
 struct launch {
-    const int64_t *size;              /* one an axis, all known */
-    const coda_tensor *operand;       /* strides filled in */
+    const int64_t *size;        /* one an axis, all known */
+    const coda_tensor *operand; /* strides filled in */
     const double *parameter;
     void *stream;
 };
 
 struct device_operations {
     const char *name; /* "ref", "cpu", "cuda" */
-    coda_status (*open)(coda_device *device, const char *selector, coda_error *error); /* selector: after the ':', or "" */
+    coda_status (*open)(coda_device *device, const char *selector,
+                        coda_error *error); /* selector: after the ':', or "" */
     void (*close)(coda_device *device);
     coda_status (*prepare)(coda_kernel *kernel, coda_error *error); /* sets kernel->state */
     coda_status (*launch)(coda_kernel *kernel, const struct launch *launch, coda_error *error);
@@ -37,7 +38,8 @@ struct device_operations {
     const char *(*source)(const coda_kernel *kernel);
     coda_status (*allocate)(coda_device *device, size_t bytes, void **pointer, coda_error *error);
     void (*release_memory)(coda_device *device, void *pointer);
-    coda_status (*copy)(coda_device *device, void *to, const void *from, size_t bytes, bool to_device, coda_error *error);
+    coda_status (*copy)(coda_device *device, void *to, const void *from, size_t bytes, bool to_device,
+                        coda_error *error);
     coda_status (*synchronize)(coda_device *device, void *stream, coda_error *error);
     bool runs_blocks;
 };

@@ -1,0 +1,53 @@
+/* Host memory for devices that compute in it, and the library's threads. */
+#include "runtime/device.h"
+
+#include <omp.h>
+#include <stdlib.h>
+#include <string.h>
+
+coda_status host_allocate(coda_device *device, size_t bytes, void **pointer, coda_error *error)
+{
+    (void)device;
+    size_t rounded = (bytes + 255) & ~(size_t)255;
+    if (rounded < bytes)
+        return fail_memory(error, "a buffer", bytes);
+    void *memory = aligned_alloc(256, rounded ? rounded : 256);
+    if (!memory)
+        return fail_memory(error, "a buffer", bytes);
+    *pointer = memory;
+    return CODA_OK;
+}
+
+void host_release(coda_device *device, void *pointer)
+{
+    (void)device;
+    free(pointer);
+}
+
+coda_status host_copy(coda_device *device, void *to, const void *from, size_t bytes, bool to_device, coda_error *error)
+{
+    (void)device, (void)to_device, (void)error;
+    memcpy(to, from, bytes);
+    return CODA_OK;
+}
+
+coda_status host_synchronize(coda_device *device, void *stream, coda_error *error)
+{
+    (void)device, (void)stream, (void)error;
+    return CODA_OK;
+}
+
+void coda_parallel_for(coda_device *device, int64_t count, void (*body)(void *context, int64_t index), void *context)
+{
+    int threads = device && device->threads > 0 ? device->threads : 1;
+    if (threads > count)
+        threads = (int)count;
+    if (threads <= 1) {
+        for (int64_t i = 0; i < count; i++)
+            body(context, i);
+        return;
+    }
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
+    for (int64_t i = 0; i < count; i++)
+        body(context, i);
+}

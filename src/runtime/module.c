@@ -1,0 +1,169 @@
+/* Modules: texts that became programs. */
+#include "lang/lang.h"
+#include "runtime/device.h"
+#include "runtime/module.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+extern const char *const coda_standard_texts[][2];
+
+enum { MAX_FILE = 16 << 20 };
+
+struct coda_module {
+    struct unit unit;
+    coda_program *program; /* one a graph of the unit */
+};
+
+coda_status module_from_unit(struct unit *unit, coda_module **module, coda_error *error)
+{
+    coda_module *made = calloc(1, sizeof *made);
+    coda_program *programs = calloc((size_t)unit->count + 1, sizeof *programs);
+    if (!made || !programs) {
+        free(made);
+        free(programs);
+        unit_free(unit);
+        return fail_memory(error, "a module", sizeof *made);
+    }
+    made->unit = *unit;
+    made->program = programs;
+    for (int i = 0; i < unit->count; i++)
+        programs[i].graph = unit->graph[i];
+    *module = made;
+    return CODA_OK;
+}
+
+coda_status coda_module_parse(const char *text, size_t length, const char *file_name, coda_module **module,
+                              coda_error *error)
+{
+    struct unit unit = {0};
+    coda_status status = parse(text, length, file_name ? file_name : "<text>", &unit, error);
+    return status == CODA_OK ? module_from_unit(&unit, module, error) : status;
+}
+
+static coda_status read_file(const char *path, char **text, size_t *length, coda_error *error)
+{
+    FILE *file = fopen(path, "rb");
+    if (!file)
+        return fail(error, CODA_IO, "%s: cannot be opened: %s", path, strerror(errno));
+    coda_status status = CODA_OK;
+    size_t size = 0, room = 1 << 16;
+    char *content = malloc(room);
+    while (content && !feof(file)) {
+        if (size == room) {
+            char *larger = room < MAX_FILE ? realloc(content, room *= 2) : NULL;
+            if (!larger) {
+                status =
+                    fail(error, CODA_INVALID, "%s: larger than %d bytes; programs are short texts", path, MAX_FILE);
+                break;
+            }
+            content = larger;
+        }
+        size += fread(content + size, 1, room - size, file);
+        if (ferror(file)) {
+            status = fail(error, CODA_IO, "%s: cannot be read: %s", path, strerror(errno));
+            break;
+        }
+    }
+    fclose(file);
+    if (!content)
+        return fail_memory(error, path, room);
+    if (status != CODA_OK) {
+        free(content);
+        return status;
+    }
+    *text = content;
+    *length = size;
+    return CODA_OK;
+}
+
+coda_status coda_module_load(const char *path, coda_module **module, coda_error *error)
+{
+    char *text;
+    size_t length;
+    coda_status status = read_file(path, &text, &length, error);
+    if (status != CODA_OK)
+        return status;
+    status = coda_module_parse(text, length, path, module, error);
+    free(text);
+    return status;
+}
+
+void coda_module_free(coda_module *module)
+{
+    if (!module)
+        return;
+    unit_free(&module->unit);
+    free(module->program);
+    free(module);
+}
+
+/* The standard programs are parsed once a process, on first use. */
+static pthread_once_t standard_once = PTHREAD_ONCE_INIT;
+static coda_module *standard_module;
+static coda_error standard_error;
+
+static void parse_standard(void)
+{
+    size_t length = 0;
+    for (int i = 0; coda_standard_texts[i][0]; i++)
+        length += strlen(coda_standard_texts[i][1]) + 1;
+    char *text = malloc(length + 1);
+    if (!text) {
+        fail_memory(&standard_error, "the standard programs", length);
+        return;
+    }
+    char *end = text;
+    for (int i = 0; coda_standard_texts[i][0]; i++)
+        end += sprintf(end, "%s\n", coda_standard_texts[i][1]);
+    coda_module_parse(text, (size_t)(end - text), "standard programs", &standard_module, &standard_error);
+    free(text);
+}
+
+coda_status coda_standard_module(const coda_module **module, coda_error *error)
+{
+    pthread_once(&standard_once, parse_standard);
+    if (!standard_module)
+        return fail(error, standard_error.status, "%s", standard_error.message);
+    *module = standard_module;
+    return CODA_OK;
+}
+
+coda_status coda_module_retype(const coda_module *module, coda_dtype from, coda_dtype to, coda_module **retyped,
+                               coda_error *error)
+{
+    struct unit unit = {0};
+    unit.graph = calloc((size_t)module->unit.count + 1, sizeof *unit.graph);
+    if (!unit.graph)
+        return fail_memory(error, "a module", sizeof *unit.graph);
+    for (int i = 0; i < module->unit.count; i++) {
+        unit.graph[i] = graph_retype(module->unit.graph[i], from, to);
+        if (!unit.graph[i]) {
+            unit_free(&unit);
+            return fail_memory(error, "a copy of a program", sizeof **unit.graph);
+        }
+        unit.count++;
+    }
+    return module_from_unit(&unit, retyped, error);
+}
+
+int coda_module_size(const coda_module *module)
+{
+    return module->unit.count;
+}
+
+const coda_program *coda_module_program(const coda_module *module, int index)
+{
+    return index >= 0 && index < module->unit.count ? &module->program[index] : NULL;
+}
+
+const coda_program *coda_module_find(const coda_module *module, const char *program)
+{
+    for (int i = 0; i < module->unit.count; i++)
+        if (!strcmp(module->unit.graph[i]->name, program))
+            return &module->program[i];
+    return NULL;
+}
