@@ -70,3 +70,73 @@ $(BUILD)/tests/%: $(BUILD)/tests/%.o $(KIT) $(BUILD)/libcoda.a
 	$(CC) $(ALL) $^ -lcmocka $(LIBS) -o $@
 
 -include $(OBJECTS:.o=.d) $(CLI:.o=.d) $(KIT:.o=.d) $(addsuffix .d,$(TESTS))
+
+# ---------------------------------------------------------------- the main job
+DATA ?= $(BUILD)/demo.txt
+$(BUILD)/demo.txt: $(wildcard docs/*.md README.md LICENSE include/*.h src/*/*.c src/*/*.h programs/*.coda blocks/*.coda cli/*.c)
+	@mkdir -p $(@D)
+	@cat $^ > $@
+
+demo: $(BUILD)/coda $(DATA)
+	$(BUILD)/coda train --data $(DATA) --out $(BUILD)/demo $(ARGS)
+
+# ---------------------------------------------------------------- tests
+$(BUILD)/test-setup:
+	@mkdir -p $(@D)
+	@scripts/test-setup
+	@touch $@
+
+test: $(BUILD)/test-setup
+	@$(MAKE) --no-print-directory all $(TESTS)
+	@CODA=$(BUILD)/coda scripts/run-tests $(TESTS)
+
+test-gpu: all
+	@$(MAKE) --no-print-directory -C tests/gpu CODA_BUILD=$(abspath $(BUILD)) test
+
+# Leaks count too. Attention to time: -O1, and the sanitizers at once.
+asan:
+	@ASAN_OPTIONS=detect_leaks=1:abort_on_error=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
+	  $(MAKE) --no-print-directory BUILD=$(BUILD)/asan CODA_TEST_QUICK=1 \
+	  CFLAGS='-O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=undefined' test
+
+# ---------------------------------------------------------------- fuzzing: clang's libFuzzer
+SECONDS ?= 300
+FUZZERS := $(patsubst tests/%.c,%,$(wildcard tests/fuzz_*.c))
+fuzz:
+	@$(MAKE) --no-print-directory BUILD=$(BUILD)/fuzz CC=clang CFLAGS='-O1 -g -fsanitize=address,undefined,fuzzer-no-link' \
+	  $(BUILD)/fuzz/libcoda.a
+	@for f in $(FUZZERS); do mkdir -p $(BUILD)/fuzz/corpus/$$f; \
+	  clang -std=c11 -D_GNU_SOURCE -fopenmp -Iinclude -Isrc -Itests -O1 -g -fsanitize=address,undefined,fuzzer tests/$$f.c \
+	    $(BUILD)/fuzz/libcoda.a $(LIBS) -o $(BUILD)/fuzz/$$f || exit 1; \
+	  scripts/fuzz-seeds $$f $(BUILD)/fuzz/corpus/$$f; \
+	  $(BUILD)/fuzz/$$f -max_total_time=$(SECONDS) -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
+	    -artifact_prefix=$(BUILD)/fuzz/ $(BUILD)/fuzz/corpus/$$f 2>&1 | tail -n 12 || exit 1; \
+	done
+
+# ---------------------------------------------------------------- lint
+C_FILES := $(wildcard include/*.h src/*/*.[ch] cli/*.[ch] tests/*.[ch] tests/kit/*.[ch] tests/gpu/*.[ch] bench/*.[ch] examples/*.c)
+format:
+	clang-format -i $(C_FILES)
+
+lint: $(BUILD)/generated/standard_programs.c $(BUILD)/generated/device_text.c
+	clang-format --dry-run --Werror $(C_FILES)
+	cppcheck --quiet --std=c11 --enable=warning,performance,portability --inline-suppr --suppressions-list=.cppcheck \
+	  --error-exitcode=1 -j2 -Iinclude -Isrc src cli
+	scripts/tidy $(wildcard src/*/*.c cli/*.c)
+
+# ---------------------------------------------------------------- install
+install: all
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include \
+	  $(DESTDIR)$(PREFIX)/share/coda/programs $(DESTDIR)$(PREFIX)/share/coda/blocks
+	install -m 755 $(BUILD)/coda $(DESTDIR)$(PREFIX)/bin/coda
+	install -m 644 $(BUILD)/libcoda.a $(DESTDIR)$(PREFIX)/lib/libcoda.a
+	install -m 755 $(BUILD)/libcoda.so $(DESTDIR)$(PREFIX)/lib/libcoda.so.0
+	ln -sf libcoda.so.0 $(DESTDIR)$(PREFIX)/lib/libcoda.so
+	install -m 644 include/coda.h $(DESTDIR)$(PREFIX)/include/coda.h
+	install -m 644 programs/*.coda $(DESTDIR)$(PREFIX)/share/coda/programs/
+	for f in blocks/*.coda; do [ -f "$$f" ] && install -m 644 $$f $(DESTDIR)$(PREFIX)/share/coda/blocks/ || true; done
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e "s|@VERSION@|$$(sed -n 's/.*CODA_VERSION "\(.*\)".*/\1/p' include/coda.h)|" coda.pc.in \
+	  > $(DESTDIR)$(PREFIX)/lib/pkgconfig/coda.pc
+
+clean:
+	rm -rf $(BUILD)
