@@ -150,6 +150,12 @@ typedef struct coda_dims {
 CODA_API coda_status coda_program_operand_shape(const coda_program *program, int index, const coda_dims *dims,
                                                 int64_t shape[2], coda_error *error);
 
+/* Fills operand `index` (dense, host memory, the size that coda_program_operand_shape gives) for checks and benchmarks: an
+ * `in` or `+=` with seeded random values that its uses accept (ids within their axis, cosines and sines in a rope table,
+ * positive sums of squares, weights scaled so that products stay near 1), an `out` with NaN. */
+CODA_API coda_status coda_program_fill(const coda_program *program, int index, const coda_dims *dims, uint64_t seed,
+                                       void *data, coda_error *error);
+
 /* What one launch under `dims` costs, and what the same mathematics costs with one kernel an operator. */
 typedef struct coda_cost {
     double flops;               /* multiply-adds of the products count 2 */
@@ -282,7 +288,186 @@ CODA_API double coda_kernel_bytes_moved(const coda_kernel *kernel);
 CODA_API const char *coda_kernel_source(const coda_kernel *kernel);
 
 /* ---------------------------------------------------------------- Llama */
-/* (section written with src/model) */
+
+/* A Llama: embedding, layers of RMSNorm, grouped-query attention with RoPE (half-split, as Hugging Face), RMSNorm and
+ * SwiGLU, a final norm and a head. It trains and samples on a CPU device (or "ref"), with all products and what stands
+ * between them in the programs of `programs/`. Files are those of Hugging Face: a directory with config.json and
+ * model.safetensors. None of these objects may be used by two threads at once. */
+
+/* The keys of config.json. Set it with coda_llama_config_defaults or coda_llama_config_load first. */
+typedef struct coda_llama_config {
+    int64_t hidden_size;
+    int64_t intermediate_size;
+    int64_t num_hidden_layers;
+    int64_t num_attention_heads;
+    int64_t num_key_value_heads;     /* divides num_attention_heads; 0: as many */
+    int64_t head_dim;                /* even; 0: hidden_size / num_attention_heads */
+    int64_t vocab_size;              /* 256 for bytes */
+    int64_t max_position_embeddings; /* the longest sequence */
+    double rms_norm_eps;
+    double rope_theta;
+    int tie_word_embeddings; /* 1: the head is the embedding */
+} coda_llama_config;
+
+/* A model for bytes that learns visibly in two minutes on two cores. */
+CODA_API void coda_llama_config_defaults(coda_llama_config *config);
+/* Reads a config.json. A key that changes the model in a way this library does not know is an error, as is an unknown key.
+ * Returns CODA_OK, CODA_IO, CODA_INVALID (syntax, unknown key, value out of range: with line and column), CODA_UNSUPPORTED
+ * (a Llama with biases, scaled RoPE, another activation: the message names the key) or CODA_MEMORY. */
+CODA_API coda_status coda_llama_config_load(const char *path, coda_llama_config *config, coda_error *error);
+/* Fills in the zeros and checks that the sizes fit each other. */
+CODA_API coda_status coda_llama_config_check(coda_llama_config *config, coda_error *error);
+/* Number of parameters of a checked configuration. */
+CODA_API int64_t coda_llama_parameters(const coda_llama_config *config);
+
+typedef struct coda_llama coda_llama;
+
+/* A model with random weights: normal with deviation 0.02, the projections back to the residual stream divided by
+ * sqrt(2 layers), norm weights 1. The same seed gives the same bits.
+ * device   "cpu" or "ref"; outlives the model
+ * dtype    CODA_BF16, CODA_F16 or CODA_F32: of the weights and of every activation */
+CODA_API coda_status coda_llama_create(coda_device *device, const coda_llama_config *config, coda_dtype dtype,
+                                       uint64_t seed, coda_llama **llama, coda_error *error);
+/* Reads `directory`/config.json and model.safetensors (f32, bf16, f16; converted to dtype). Every tensor must be there with
+ * its shape; lm_head.weight may be missing where the head is tied; other tensors are an error that names them. */
+CODA_API coda_status coda_llama_load(coda_device *device, const char *directory, coda_dtype dtype, coda_llama **llama,
+                                     coda_error *error);
+/* Writes `directory`/config.json and model.safetensors, made first if it is missing. Each file is written under a temporary
+ * name, flushed to the disk and renamed: a failure (CODA_IO) leaves what was there. */
+CODA_API coda_status coda_llama_save(const coda_llama *llama, const char *directory, coda_error *error);
+CODA_API void coda_llama_free(coda_llama *llama); /* after its trainers; NULL is allowed */
+
+CODA_API const coda_llama_config *coda_llama_configuration(const coda_llama *llama);
+CODA_API coda_dtype coda_llama_dtype(const coda_llama *llama);
+/* Weights by index, in the order of the model. `name` is Hugging Face's ("model.layers.0.self_attn.q_proj.weight"). The
+ * tensor's memory is the model's: who writes to it changes the model. Either output may be NULL. */
+CODA_API int coda_llama_tensor_count(const coda_llama *llama);
+CODA_API coda_status coda_llama_tensor(const coda_llama *llama, int index, const char **name, coda_tensor *tensor);
+
+/* How to choose the next token. */
+typedef struct coda_sampling {
+    double temperature; /* 0: the likeliest */
+    int64_t top_k;      /* 0: all */
+    uint64_t seed;
+    /* Called with each new token; a non-zero result ends the generation. May be NULL. */
+    int (*each)(void *context, int32_t token);
+    void *context;
+} coda_sampling;
+
+/* Continues `prompt` (1 or more tokens) by up to `count` tokens with a cache of keys and values. Where the context is full
+ * (max_position_embeddings), its older half is dropped.
+ * tokens     room for `count` tokens; receives the continuation
+ * produced   receives their number, less than `count` only if `each` ended it; may be NULL */
+CODA_API coda_status coda_llama_generate(coda_llama *llama, const int32_t *prompt, int64_t prompt_length,
+                                         const coda_sampling *sampling, int32_t *tokens, int64_t count, int64_t *produced,
+                                         coda_error *error);
+
+/* ---------------------------------------------------------------- training */
+
+typedef enum coda_path {
+    CODA_FUSED = 0, /* every operator between the products runs in an epilogue */
+    CODA_UNFUSED,   /* the same mathematics, one operator at a time, each result rounded to the dtype and stored */
+} coda_path;
+
+typedef enum coda_data_format {
+    CODA_DATA_AUTO = 0, /* by name: .bin is u16, a directory is its *.bin in order of name, anything else bytes */
+    CODA_DATA_BYTES,    /* a token a byte */
+    CODA_DATA_U16,      /* little-endian tokens without a header */
+    CODA_DATA_U32,
+} coda_data_format;
+
+enum { CODA_PATH_SIZE = 1024 };
+
+typedef struct coda_train_config {
+    coda_llama_config model;
+    int64_t steps;
+    int64_t batch;        /* sequences of a forward pass */
+    int64_t sequence;     /* tokens of a sequence */
+    int64_t accumulation; /* passes whose gradients make one step */
+    double learning_rate; /* the highest: rises over `warmup` steps, then falls on a cosine to minimum_rate times it */
+    double minimum_rate;
+    int64_t warmup;
+    double weight_decay; /* of matrices; norm weights have none */
+    double beta1, beta2, epsilon;
+    double clip; /* largest global norm of the gradient; 0: none */
+    uint64_t seed;
+    coda_dtype dtype;
+    coda_path path;
+    coda_data_format data_format;
+    int64_t checkpoint_interval; /* steps; 0: none but what the caller saves */
+    int64_t keep;                /* newest checkpoints kept in `out`; 0: all */
+    char data[CODA_PATH_SIZE];   /* file or directory; "": none, only explicit batches */
+    char out[CODA_PATH_SIZE];    /* directory of checkpoints */
+} coda_train_config;
+
+CODA_API void coda_train_config_defaults(coda_train_config *config);
+/* Reads a JSON object with the fields above as keys ("model": an object with the keys of config.json) over `config`.
+ * Returns as coda_llama_config_load. */
+CODA_API coda_status coda_train_config_load(const char *path, coda_train_config *config, coda_error *error);
+/* Sets one key, of training or of the model, from text: the command line's "--learning-rate 1e-3". '-' equals '_'. */
+CODA_API coda_status coda_train_config_set(coda_train_config *config, const char *key, const char *value, coda_error *error);
+/* Checks ranges and that the parts fit each other; fills in the model's zeros. */
+CODA_API coda_status coda_train_config_check(coda_train_config *config, coda_error *error);
+/* The keys by index, NULL at the end. `help` and `text` (the value in `config`, room for CODA_PATH_SIZE) may be NULL. */
+CODA_API const char *coda_train_config_key(int index, const char **help, const coda_train_config *config, char *text);
+
+/* Tokens to learn from: `sequences` rows of `length`. */
+typedef struct coda_batch {
+    int64_t sequences, length;
+    const int32_t *tokens;
+    const int32_t *targets; /* the token that follows each; -100: ignored */
+    const float *weights;   /* of each row's loss; NULL: 1 */
+} coda_batch;
+
+typedef struct coda_step_report {
+    int64_t step;         /* steps done */
+    double loss;          /* mean over the step's tokens, before the update */
+    double gradient_norm; /* before clipping */
+    double learning_rate;
+    int64_t tokens;
+} coda_step_report;
+
+/* Bytes that were read and written because an operator's operands live in memory, each operand once. */
+typedef struct coda_traffic {
+    double model;     /* programs (fused) or products and plain operators (unfused), embedding included */
+    double attention; /* both paths alike */
+    double optimizer; /* both paths alike */
+} coda_traffic;
+
+typedef struct coda_trainer coda_trainer;
+
+/* A trainer of `llama`: gradients, f32 masters and moments of AdamW, buffers for config->batch x config->sequence tokens,
+ * and the data if config->data is not "" (opened, and every token checked against the vocabulary). config->model is ignored.
+ * Several trainers of one model may exist to compare gradients, but only one may step. */
+CODA_API coda_status coda_trainer_create(coda_llama *llama, const coda_train_config *config, coda_trainer **trainer,
+                                         coda_error *error);
+CODA_API void coda_trainer_free(coda_trainer *trainer); /* before its model; NULL is allowed */
+CODA_API const coda_train_config *coda_trainer_configuration(const coda_trainer *trainer);
+CODA_API int64_t coda_trainer_steps_done(const coda_trainer *trainer);
+
+/* The mean loss over a batch's live targets (weighted), 0 if there are none. */
+CODA_API coda_status coda_trainer_loss(coda_trainer *trainer, const coda_batch *batch, double *loss, coda_error *error);
+/* The same, and its gradient with respect to every weight, read with coda_trainer_gradient. */
+CODA_API coda_status coda_trainer_backward(coda_trainer *trainer, const coda_batch *batch, double *loss, coda_error *error);
+/* The gradient of tensor `index` (of coda_llama_tensor): f32, valid until the next step. */
+CODA_API coda_status coda_trainer_gradient(const coda_trainer *trainer, int index, coda_tensor *gradient);
+
+/* One step: accumulation x batch sequences of the data, backward, clipping, AdamW. What is sampled depends on the seed and
+ * the step alone. A loss or gradient that is not finite returns CODA_INVALID with the step and the first tensor in the order
+ * of the computation that holds such a value; weights and moments stay as they were. */
+CODA_API coda_status coda_trainer_step(coda_trainer *trainer, coda_step_report *report, coda_error *error);
+CODA_API void coda_trainer_traffic(const coda_trainer *trainer, coda_traffic *traffic); /* since creation */
+
+/* Writes a checkpoint of the model and the trainer as directory `parent`/step-NNNNNNNN: config.json, model.safetensors,
+ * training.safetensors (masters, moments, step) and training.json (the configuration). It appears complete or not at all,
+ * and then the oldest checkpoints beyond `keep` are removed. parent: NULL for config->out.
+ * path: receives the directory; room for CODA_PATH_SIZE, may be NULL. */
+CODA_API coda_status coda_trainer_save(coda_trainer *trainer, const char *parent, char *path, coda_error *error);
+/* Continues from a checkpoint of the same model, data and dtype: further steps give the same bits as if it had not stopped. */
+CODA_API coda_status coda_trainer_resume(coda_trainer *trainer, const char *checkpoint, coda_error *error);
+/* `directory` itself if it is a checkpoint, else the newest complete checkpoint in it; CODA_IO if there is none.
+ * path: room for CODA_PATH_SIZE. */
+CODA_API coda_status coda_checkpoint_find(const char *directory, char *path, coda_error *error);
 
 #ifdef __cplusplus
 }
