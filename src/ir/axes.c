@@ -19,7 +19,8 @@ static bool expand(const struct graph *graph, struct axis_sum *sum)
             sum->factor[i] = 0;
             for (int k = 0; k < axis->term_count; k++) {
                 int64_t *to = axis->term[k].axis < 0 ? &sum->constant : &sum->factor[axis->term[k].axis];
-                if (__builtin_mul_overflow(factor, axis->term[k].factor, &product) || __builtin_add_overflow(*to, product, to))
+                if (__builtin_mul_overflow(factor, axis->term[k].factor, &product) ||
+                    __builtin_add_overflow(*to, product, to))
                     return false;
             }
         }

@@ -29,8 +29,8 @@ struct shape scalar_shape(void);
 struct shape vector_shape(struct dim dim);
 struct dim whole_dim(int axis);
 struct extent no_run(void);
-bool is_whole_run(struct extent run);        /* {-1, 0}: the whole axis */
-bool is_pair_dim(const struct dim *dim);     /* N/2 */
+bool is_whole_run(struct extent run);    /* {-1, 0}: the whole axis */
+bool is_pair_dim(const struct dim *dim); /* N/2 */
 bool extent_equal(struct extent a, struct extent b);
 bool same_axis(const struct dim *a, const struct dim *b);
 /* Brings a dimension or length that a caller gave into canonical form, or complains. Notes that its axes are used. */

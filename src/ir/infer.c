@@ -5,8 +5,8 @@
 
 /* ---------------------------------------------------------------- operands and leaves */
 
-static int add_operand(struct graph *graph, const char *name, coda_role role, coda_dtype dtype, const struct shape *shape,
-                       int node, struct complaint *why)
+static int add_operand(struct graph *graph, const char *name, coda_role role, coda_dtype dtype,
+                       const struct shape *shape, int node, struct complaint *why)
 {
     struct operand *operand = &graph->operand[graph->operand_count];
     memset(operand, 0, sizeof *operand);
@@ -36,8 +36,8 @@ static bool room_for_operand(const struct graph *graph, const char *name, struct
         return false;
     if (graph->operand_count < MAX_OPERANDS)
         return true;
-    refuse(why, CODA_UNSUPPORTED, "Split the program in two.", "`%.100s` is one operand too many: a program has at most %d",
-           name, MAX_OPERANDS);
+    refuse(why, CODA_UNSUPPORTED, "Split the program in two.",
+           "`%.100s` is one operand too many: a program has at most %d", name, MAX_OPERANDS);
     return false;
 }
 
@@ -131,7 +131,8 @@ static bool products_merge(const struct graph *graph, int a, int b)
 }
 
 /* Matrices first, so that they decide the order of axes for vectors. */
-static bool join_inputs(const struct graph *graph, const int *input, int count, struct shape *shape, struct complaint *why)
+static bool join_inputs(const struct graph *graph, const int *input, int count, struct shape *shape,
+                        struct complaint *why)
 {
     *shape = scalar_shape();
     for (int rank = 2; rank > 0; rank--)
@@ -240,16 +241,18 @@ static int refuse_out(const struct graph *graph, const char *name, const struct 
     refuse(why, CODA_INVALID, "", "`%.60s` is declared %s, but its value is %s", name, to, from);
     if (shape->rank == 2 && declared->rank == 2 && same_axis(&shape->dim[0], &declared->dim[1]) &&
         same_axis(&shape->dim[1], &declared->dim[0]))
-        return advise(why, "Rows and columns are swapped. Declare the out in the value's order; where two vectors made the "
-                           "value, broadcast(x, %s) fixes the order.", to);
+        return advise(why,
+                      "Rows and columns are swapped. Declare the out in the value's order; where two vectors made the "
+                      "value, broadcast(x, %s) fixes the order.",
+                      to);
     if (join_shapes(graph, declared, shape, &joined, NULL) && shape_equal(&joined, declared))
         return advise(why, "Declare the out with the value's shape, or write broadcast(.., %s).", to);
     shape_print(graph, shape, from, sizeof from);
     return advise(why, "Declare it %s, or change the expression.", from[0] ? from : "as a vector or matrix");
 }
 
-int graph_out(struct graph *graph, const char *name, coda_role role, coda_dtype dtype, const struct shape *shape, int value,
-              struct complaint *why)
+int graph_out(struct graph *graph, const char *name, coda_role role, coda_dtype dtype, const struct shape *shape,
+              int value, struct complaint *why)
 {
     struct shape declared = *shape;
     if (!check_inputs(graph, &value, 1, why) || !room_for_operand(graph, name, why) ||

@@ -13,13 +13,14 @@ static bool need_columns(const struct graph *graph, int x, const char *what, str
         refuse(why, CODA_INVALID, "Put the columns together first (join, join_halves): pairs do not nest.",
                "`%s` takes a matrix with all its columns, found %s", what, found);
     else
-        refuse(why, CODA_INVALID, "broadcast(x, [M, N]) makes a matrix of a vector.", "`%s` takes a matrix, found %s", what,
-               found);
+        refuse(why, CODA_INVALID, "broadcast(x, [M, N]) makes a matrix of a vector.", "`%s` takes a matrix, found %s",
+               what, found);
     return false;
 }
 
 /* Every second column, described as runs of 2 or as halves. */
-static int add_part(struct graph *graph, enum op op, int x, enum dim_form form, struct extent run, struct complaint *why)
+static int add_part(struct graph *graph, enum op op, int x, enum dim_form form, struct extent run,
+                    struct complaint *why)
 {
     struct node node = node_of(op);
     node.input[node.input_count++] = x;
@@ -70,7 +71,8 @@ static int add_join(struct graph *graph, enum op op, int a, int b, struct extent
         label(graph, b, q, sizeof q);
         refuse(why, CODA_INVALID, "", "`%s` takes matrices of N/2 columns, found %s and %s", op_name(op), p, q);
         if (node.shape.rank == 2 && columns->form == DIM_HALVES)
-            return advise(why, "These are values of `halves`: join_halves(a, b, h) with the same h puts them together.");
+            return advise(why,
+                          "These are values of `halves`: join_halves(a, b, h) with the same h puts them together.");
         return advise(why, "Take them from `%s`, or from operands such as bf16[M, N/2].",
                       op == OP_JOIN ? "pairs" : "halves");
     }
@@ -106,8 +108,8 @@ static bool check_table(const struct graph *graph, int table, struct complaint *
         return false;
     }
     if (shape->dim[1].axis < 0 && shape->dim[1].constant % 2 != 0) {
-        refuse(why, CODA_INVALID, "A head is pairs of columns: its width is even.", "`rope` of a head of %" PRId64 " columns",
-               shape->dim[1].constant);
+        refuse(why, CODA_INVALID, "A head is pairs of columns: its width is even.",
+               "`rope` of a head of %" PRId64 " columns", shape->dim[1].constant);
         return false;
     }
     return true;
@@ -143,8 +145,8 @@ static bool accept_columns(struct graph *graph, int table, struct dim *cols, str
         return false;
     }
     if (cols->axis < 0 && head->axis < 0 && cols->constant % head->constant != 0) {
-        refuse(why, CODA_INVALID, "Rotate whole heads.", "`cols = %" PRId64 "` is no multiple of the head's %" PRId64
-               " columns", cols->constant, head->constant);
+        refuse(why, CODA_INVALID, "Rotate whole heads.",
+               "`cols = %" PRId64 "` is no multiple of the head's %" PRId64 " columns", cols->constant, head->constant);
         return false;
     }
     return true;
@@ -155,8 +157,8 @@ int graph_rope(struct graph *graph, int x, int table, int positions, bool pairs,
 {
     int input[3] = {x, table, positions};
     struct node node = node_of(OP_ROPE);
-    if (!check_inputs(graph, input, 3, why) || !need_columns(graph, x, "rope", why) || !check_table(graph, table, why) ||
-        !check_positions(graph, x, positions, why))
+    if (!check_inputs(graph, input, 3, why) || !need_columns(graph, x, "rope", why) ||
+        !check_table(graph, table, why) || !check_positions(graph, x, positions, why))
         return -1;
     if (cols)
         node.rope_cols = *cols;

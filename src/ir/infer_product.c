@@ -63,7 +63,8 @@ int graph_stack(struct graph *graph, const int *parts, int count, struct complai
         return -1;
     if (node.shape.dim[0].axis >= 0 && node.shape.dim[0].axis == node.shape.dim[1].axis)
         return refuse(why, CODA_INVALID, "Give the columns an axis with another name.",
-                      "rows and columns of the stack have the same axis %.60s", axis_name(graph, node.shape.dim[0].axis));
+                      "rows and columns of the stack have the same axis %.60s",
+                      axis_name(graph, node.shape.dim[0].axis));
     return add_node(graph, &node, why);
 }
 
@@ -80,8 +81,9 @@ static int refuse_inner(const struct graph *graph, int left, int right, struct c
         return advise(why, "The right matrix fits transposed: write `.T` after it.");
     if (sizes_agree(graph, &graph->node[left].shape.dim[0], rows))
         return advise(why, "The left matrix fits transposed: write `.T` after it.");
-    return advise(why, "The columns of the left matrix and the rows of the right one must have the same axis, or derived axes "
-                       "with the same terms.");
+    return advise(
+        why, "The columns of the left matrix and the rows of the right one must have the same axis, or derived axes "
+             "with the same terms.");
 }
 
 int graph_gemm(struct graph *graph, int left, int right, struct complaint *why)

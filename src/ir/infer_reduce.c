@@ -20,10 +20,11 @@ static int reduced_position(const struct graph *graph, enum op op, int x, int ax
     char text[LABEL];
     label(graph, x, text, sizeof text);
     if (axis >= 0)
-        return refuse(why, CODA_INVALID, "Name an axis that the value has.", "`%s` along %.60s, but %s has no such axis",
-                      op_name(op), axis_name(graph, axis), text);
+        return refuse(why, CODA_INVALID, "Name an axis that the value has.",
+                      "`%s` along %.60s, but %s has no such axis", op_name(op), axis_name(graph, axis), text);
     refuse(why, CODA_INVALID, "", "`%s(x)` finishes a partial such as f32[M, K/128], found %s", op_name(op), text);
-    return advise(why, "Say along which axis: %s(x, N) for all of it, %s(x, N:128) for runs.", op_name(op), op_name(op));
+    return advise(why, "Say along which axis: %s(x, N) for all of it, %s(x, N:128) for runs.", op_name(op),
+                  op_name(op));
 }
 
 static int refuse_run(const struct graph *graph, enum op op, int x, int axis, struct complaint *why)
@@ -61,9 +62,11 @@ int graph_reduce(struct graph *graph, enum op op, int x, int axis, struct extent
     if (node.shape.dim[position].form != DIM_WHOLE)
         return refuse_run(graph, op, x, node.axis, why);
     if (run.axis == node.axis || (run.axis < 0 && run.value == 1)) {
-        refuse(why, CODA_INVALID, "", "`%s` over runs of %s", op_name(op), run.axis < 0 ? "one element" : "the whole axis");
-        return run.axis < 0 ? advise(why, "A run of 1 is the value itself.")
-                            : advise(why, "Leave the length out: %s(x, %.60s).", op_name(op), axis_name(graph, node.axis));
+        refuse(why, CODA_INVALID, "", "`%s` over runs of %s", op_name(op),
+               run.axis < 0 ? "one element" : "the whole axis");
+        return run.axis < 0
+                   ? advise(why, "A run of 1 is the value itself.")
+                   : advise(why, "Leave the length out: %s(x, %.60s).", op_name(op), axis_name(graph, node.axis));
     }
     node.run = run;
     node.shape.dim[position].form = DIM_RUNS;
@@ -117,8 +120,8 @@ int graph_onehot(struct graph *graph, int ids, int axis, struct complaint *why)
     node.axis = axis;
     node.shape = graph->node[ids].shape;
     if (node.shape.dim[0].axis == axis)
-        return refuse(why, CODA_INVALID, "Name the axis of the columns.", "`onehot` along %.60s, which is the axis of its indices",
-                      axis_name(graph, axis));
+        return refuse(why, CODA_INVALID, "Name the axis of the columns.",
+                      "`onehot` along %.60s, which is the axis of its indices", axis_name(graph, axis));
     node.shape.rank = 2;
     node.shape.dim[1] = whole_dim(axis);
     return add_node(graph, &node, why);

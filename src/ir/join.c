@@ -52,7 +52,8 @@ static bool refuse_axes(const struct graph *graph, const struct shape *a, const 
     char left[SHAPE_TEXT], right[SHAPE_TEXT];
     shape_print(graph, a, left, sizeof left);
     shape_print(graph, b, right, sizeof right);
-    bool swapped = a->rank == 2 && b->rank == 2 && same_axis(&a->dim[0], &b->dim[1]) && same_axis(&a->dim[1], &b->dim[0]);
+    bool swapped =
+        a->rank == 2 && b->rank == 2 && same_axis(&a->dim[0], &b->dim[1]) && same_axis(&a->dim[1], &b->dim[0]);
     bool constant = false;
     for (int i = 0; i < 2; i++)
         constant |= (i < a->rank && a->dim[i].axis < 0) || (i < b->rank && b->dim[i].axis < 0);
@@ -93,8 +94,8 @@ static bool occurs_at(const struct graph *graph, const struct dim *dim, int posi
     return false;
 }
 
-/* Rows are the axis that comes first in a matrix of both; else the one that is a row axis elsewhere; else the one that is
- * no column axis elsewhere; else the one that the text names first. */
+/* Rows are the axis that comes first in a matrix of both; else the one that is a row axis elsewhere; else the one that
+ * is no column axis elsewhere; else the one that the text names first. */
 static bool first_is_rows(const struct graph *graph, const struct dim *p, const struct dim *q)
 {
     int order = order_in_matrices(graph, p, q);

@@ -1,4 +1,5 @@
-/* Sizes of axes: derived ones from their terms and back, which ones kernels must know, and what pairs and heads ask of them. */
+/* Sizes of axes: derived ones from their terms and back, which ones kernels must know, and what pairs and heads ask of
+ * them. */
 #include "ir/build.h"
 #include <inttypes.h>
 
@@ -70,7 +71,8 @@ static coda_status contradict(const struct graph *graph, const struct axis *axis
 }
 
 /* Sets what one derived axis determines: its own size or one of its terms'. */
-static coda_status complete_axis(const struct graph *graph, int index, int64_t *sizes, bool *changed, struct complaint *why)
+static coda_status complete_axis(const struct graph *graph, int index, int64_t *sizes, bool *changed,
+                                 struct complaint *why)
 {
     const struct axis *axis = &graph->axis[index];
     struct partial_sum sum = add_terms(axis, sizes);
@@ -177,7 +179,10 @@ static void mark_given(const struct graph *graph, bool *given)
                     unknown_count++;
                     unknown = axis->term[k].axis;
                 }
-            int follows = axis->term_count == 0 ? -1 : unknown_count == 0 ? i : unknown_count == 1 && given[i] ? unknown : -1;
+            int follows = axis->term_count == 0            ? -1
+                          : unknown_count == 0             ? i
+                          : unknown_count == 1 && given[i] ? unknown
+                                                           : -1;
             if (follows >= 0 && !given[follows])
                 changed = given[follows] = true;
         }
@@ -228,8 +233,8 @@ static coda_status check_rope(const struct graph *graph, const struct node *node
         return status;
     int64_t size = dim_size(columns, sizes), limit = dim_size(&node->rope_cols, sizes);
     if (size > 0 && limit > size) {
-        refuse(why, CODA_INVALID, "Rotate no more columns than there are.", "`rope` of %" PRId64 " columns, but there are %" PRId64,
-               limit, size);
+        refuse(why, CODA_INVALID, "Rotate no more columns than there are.",
+               "`rope` of %" PRId64 " columns, but there are %" PRId64, limit, size);
         return CODA_INVALID;
     }
     return check_multiple(graph, node, &node->rope_cols, width, sizes, why);
@@ -250,9 +255,9 @@ static coda_status check_node(const struct graph *graph, const struct node *node
     case OP_JOIN_HALVES:
         if (__builtin_mul_overflow(extent_size(&node->run, sizes), (int64_t)2, &doubled))
             doubled = INT64_MAX;
-        return check_multiple(graph, node,
-                              node->op == OP_JOIN_HALVES ? &node->shape.dim[1] : &graph->node[node->input[0]].shape.dim[1],
-                              doubled, sizes, why);
+        return check_multiple(
+            graph, node, node->op == OP_JOIN_HALVES ? &node->shape.dim[1] : &graph->node[node->input[0]].shape.dim[1],
+            doubled, sizes, why);
     case OP_ROPE:
         return check_rope(graph, node, sizes, why);
     case OP_REPEAT:
@@ -269,8 +274,9 @@ static coda_status check_extent(const struct graph *graph, const struct extent *
 {
     if (extent->axis < 0 || extent->value <= 1 || sizes[extent->axis] == 0 || sizes[extent->axis] % extent->value == 0)
         return CODA_OK;
-    refuse(why, CODA_INVALID, "Choose a multiple.", "the length %.60s/%" PRId64 " is no whole number: %.60s is %" PRId64,
-           axis_name(graph, extent->axis), extent->value, axis_name(graph, extent->axis), sizes[extent->axis]);
+    refuse(why, CODA_INVALID, "Choose a multiple.",
+           "the length %.60s/%" PRId64 " is no whole number: %.60s is %" PRId64, axis_name(graph, extent->axis),
+           extent->value, axis_name(graph, extent->axis), sizes[extent->axis]);
     return CODA_INVALID;
 }
 
