@@ -199,6 +199,12 @@ typedef struct coda_rewrite_options {
 CODA_API coda_status coda_rewrite(const coda_program *block, const coda_rewrite_options *options, coda_module **module,
                                   char **report, coda_error *error);
 
+/* The same mathematics with one program an operator, in the order to run, as a framework without fusion runs it: values of
+ * the tile are stored between them in the type of the products' operands, vectors and reductions in f32. Operands belong
+ * together by name: an `in` that is none of `program`'s is the `out` of an earlier program. A fused kernel is timed against
+ * this chain, and its errors are compared with the chain's. Returns CODA_OK, CODA_UNSUPPORTED or CODA_MEMORY. */
+CODA_API coda_status coda_unfuse(const coda_program *program, coda_module **module, coda_error *error);
+
 /* ---------------------------------------------------------------- devices and memory */
 
 typedef struct coda_device coda_device;

@@ -17,8 +17,7 @@ struct generated {
         int use_count;
     } line[GENERATED_LINES];
     int name_count;
-    coda_dims dims; /* small sizes that fit the program */
-    bool is_block;
+    coda_dims dims; /* small sizes that fit the program; may name axes that it does not have */
 };
 
 /* What programs may hold: everything that a device runs, or only what a later pass can treat. */
