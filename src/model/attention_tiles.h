@@ -1,0 +1,125 @@
+/* The arithmetic of attention on blocks of 64 queries and 64 keys; included once an instruction set, after LANES and
+ * the set are chosen. */
+#include "model/attention.h"
+#include "model/lanes.h"
+#include <math.h>
+
+enum { BLOCK = ATTENTION_BLOCK, ROWS = 4, COLUMNS = 2 * LANES };
+
+/* An operand whose element (i, k) is at i * row + k * column: a matrix or its transpose. */
+struct strided {
+    const float *data;
+    int64_t row, column;
+};
+
+/* c[m, n] = a[m, depth] b[depth, n], or += where `add`. m is a multiple of ROWS, n of COLUMNS. */
+LANE_INLINE void product(int64_t m, int64_t n, int64_t depth, struct strided a, const float *b, int64_t ldb, float *c,
+                         int64_t ldc, int add)
+{
+    for (int64_t j = 0; j < n; j += COLUMNS)
+        for (int64_t i = 0; i < m; i += ROWS) {
+            lanes sum[ROWS][2];
+            for (int r = 0; r < ROWS; r++)
+                for (int h = 0; h < 2; h++)
+                    sum[r][h] = add ? load_lanes(c + (i + r) * ldc + j + h * LANES) : all_lanes(0);
+            const float *left = a.data + i * a.row, *right = b + j;
+            for (int64_t k = 0; k < depth; k++, left += a.column, right += ldb) {
+                lanes first = load_lanes(right), second = load_lanes(right + LANES);
+                for (int r = 0; r < ROWS; r++) {
+                    lanes x = all_lanes(left[r * a.row]);
+                    sum[r][0] = x * first + sum[r][0];
+                    sum[r][1] = x * second + sum[r][1];
+                }
+            }
+            for (int r = 0; r < ROWS; r++)
+                for (int h = 0; h < 2; h++)
+                    store_lanes(c + (i + r) * ldc + j + h * LANES, sum[r][h]);
+        }
+}
+
+/* Turns a block's scores into exp(score - largest so far), and brings output and sum of earlier blocks to the new
+ * largest. */
+LANE_INLINE void online_softmax(float *scores, int diagonal, float *largest, float *sum, float *output, int64_t width)
+{
+    for (int row = 0; row < BLOCK; row++) {
+        float *s = scores + row * BLOCK;
+        lanes best = all_lanes(largest[row]);
+        for (int j = 0; j < BLOCK; j += LANES) {
+            lanes x = load_lanes(s + j);
+            if (diagonal) {
+                x = select_lanes(count_lanes(j) <= row, x, all_lanes(-INFINITY));
+                store_lanes(s + j, x);
+            }
+            best = larger_lanes(best, x);
+        }
+        float now = largest_of_lanes(best);
+        lanes total = all_lanes(0);
+        for (int j = 0; j < BLOCK; j += LANES) {
+            lanes p = exp_lanes(load_lanes(s + j) - all_lanes(now));
+            store_lanes(s + j, p);
+            total = total + p;
+        }
+        lanes scale = exp_lanes(all_lanes(largest[row] - now));
+        sum[row] = sum[row] * scale[0] + sum_of_lanes(total);
+        largest[row] = now;
+        for (int64_t j = 0; j < width; j += LANES)
+            store_lanes(output + row * width + j, load_lanes(output + row * width + j) * scale);
+    }
+}
+
+static void forward(const struct attention_block *b)
+{
+    float largest[BLOCK], sum[BLOCK];
+    for (int row = 0; row < BLOCK; row++) {
+        largest[row] = -INFINITY;
+        sum[row] = 0;
+    }
+    memset(b->output, 0, (size_t)(BLOCK * b->width) * sizeof(float));
+    for (int64_t j = 0; j <= b->block; j++) {
+        product(BLOCK, BLOCK, b->width, (struct strided){b->queries, b->width, 1}, b->keys + j * BLOCK, b->length,
+                b->scores, BLOCK, 0);
+        online_softmax(b->scores, j == b->block, largest, sum, b->output, b->width);
+        product(BLOCK, b->width, BLOCK, (struct strided){b->scores, BLOCK, 1}, b->values + j * BLOCK * b->width,
+                b->width, b->output, b->width, 1);
+    }
+    for (int row = 0; row < BLOCK; row++) {
+        lanes inverse = all_lanes(1 / sum[row]);
+        for (int64_t j = 0; j < b->width; j += LANES)
+            store_lanes(b->output + row * b->width + j, load_lanes(b->output + row * b->width + j) * inverse);
+        b->lse[row] = largest[row] + logf(sum[row]);
+    }
+}
+
+/* p = exp(score - lse) in place; ds = p (dp - delta) in place of dp. */
+LANE_INLINE void softmax_backward(float *scores, float *d_scores, int diagonal, const float *lse, const float *delta)
+{
+    for (int row = 0; row < BLOCK; row++)
+        for (int j = 0; j < BLOCK; j += LANES) {
+            float *s = scores + row * BLOCK + j, *d = d_scores + row * BLOCK + j;
+            lanes p = exp_lanes(load_lanes(s) - all_lanes(lse[row]));
+            if (diagonal)
+                p = select_lanes(count_lanes(j) <= row, p, all_lanes(0));
+            store_lanes(s, p);
+            store_lanes(d, p * (load_lanes(d) - all_lanes(delta[row])));
+        }
+}
+
+static void backward(const struct attention_head *h)
+{
+    int64_t width = h->width, blocks = h->length / BLOCK, size = BLOCK * width;
+    for (int64_t j = 0; j < blocks; j++)
+        for (int64_t i = j; i < blocks; i++) {
+            const float *queries = h->queries + i * size, *d_output = h->d_output + i * size;
+            product(BLOCK, BLOCK, width, (struct strided){queries, width, 1}, h->keys_transposed + j * BLOCK, h->length,
+                    h->probabilities, BLOCK, 0);
+            product(BLOCK, BLOCK, width, (struct strided){d_output, width, 1}, h->values_transposed + j * BLOCK,
+                    h->length, h->d_scores, BLOCK, 0);
+            softmax_backward(h->probabilities, h->d_scores, i == j, h->lse + i * BLOCK, h->delta + i * BLOCK);
+            product(BLOCK, width, BLOCK, (struct strided){h->probabilities, 1, BLOCK}, d_output, width,
+                    h->d_values + j * size, width, 1);
+            product(BLOCK, width, BLOCK, (struct strided){h->d_scores, 1, BLOCK}, queries, width, h->d_keys + j * size,
+                    width, 1);
+            product(BLOCK, width, BLOCK, (struct strided){h->d_scores, BLOCK, 1}, h->keys + j * size, width,
+                    h->d_queries + i * size, width, 1);
+        }
+}
