@@ -17,11 +17,12 @@ void unit_free(struct unit *unit);
 
 /* Canonical text: declarations, then statements; a value used twice gets a name. malloc'd; NULL: no memory. */
 char *print_graph(const struct graph *graph);
-/* One expression, for comments in generated code and messages: into text[size]. Named inner values print as their names. */
+/* One expression, for comments in generated code and messages: into text[size]. Named inner values print as their
+ * names. */
 void print_expression(const struct graph *graph, int node, char *text, int size);
 
-/* Parses one expression over values that already exist in `graph`, and adds its nodes: how adjoints of primitives.def, which
- * are text, become graph. names/nodes bind identifiers. Returns the node, or -1 with *why set. */
+/* Parses one expression over values that already exist in `graph`, and adds its nodes: how adjoints of primitives.def,
+ * which are text, become graph. names/nodes bind identifiers. Returns the node, or -1 with *why set. */
 int parse_expression(struct graph *graph, const char *text, const char *const *names, const int *nodes, int count,
                      struct complaint *why);
 
