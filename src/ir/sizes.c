@@ -142,7 +142,7 @@ static bool is_length(const struct graph *graph, int axis)
     return false;
 }
 
-static bool is_mentioned(const struct graph *graph, int axis)
+static bool occurs(const struct graph *graph, int axis)
 {
     for (int i = 0; i < graph->operand_count; i++)
         for (int k = 0; k < graph->operand[i].shape.rank; k++)
@@ -157,6 +157,20 @@ static bool is_mentioned(const struct graph *graph, int axis)
                 return true;
     }
     return false;
+}
+
+/* Does a value, a number or a term of such an axis need the size? */
+static bool is_needed(const struct graph *graph, int axis)
+{
+    bool needed[MAX_AXES] = {false};
+    for (int i = 0; i < graph->axis_count; i++)
+        needed[i] = occurs(graph, i) || is_length(graph, i);
+    for (int round = 0; round < graph->axis_count; round++)
+        for (int i = 0; i < graph->axis_count; i++)
+            for (int k = 0; needed[i] && k < graph->axis[i].term_count; k++)
+                if (graph->axis[i].term[k].axis >= 0)
+                    needed[graph->axis[i].term[k].axis] = true;
+    return needed[axis];
 }
 
 /* Marks the axes whose sizes follow from the shapes of the operands. */
@@ -197,7 +211,7 @@ bool axis_is_fixed(const struct graph *graph, int axis)
         return true;
     bool given[MAX_AXES] = {false};
     mark_given(graph, given);
-    return !given[axis] && is_mentioned(graph, axis);
+    return !given[axis] && is_needed(graph, axis);
 }
 
 /* ---------------------------------------------------------------- divisibility */
