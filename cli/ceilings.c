@@ -1,0 +1,65 @@
+#include "cli.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+double now_ms(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec * 1e3 + (double)time.tv_nsec * 1e-6;
+}
+
+static int ascending(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+double median(double *values, int count)
+{
+    if (count == 0)
+        return 0;
+    qsort(values, (size_t)count, sizeof *values, ascending);
+    return count % 2 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
+}
+
+/* The fastest of several runs: a ceiling is what the device can do, not what it usually does. */
+static coda_status fastest_run(coda_device *device, const char *text, const coda_dims *dims, double *ms,
+                               coda_error *error)
+{
+    coda_module *module = NULL;
+    struct workload workload = {0};
+    coda_status status = coda_module_parse(text, strlen(text), "ceilings", &module, error);
+    if (status == CODA_OK)
+        status = workload_new(&workload, device, coda_module_program(module, 0), dims, NULL, 1, error);
+    double start = now_ms();
+    for (int i = 0; status == CODA_OK && (i < 4 || now_ms() - start < 300) && i < 100; i++) {
+        double begin = now_ms();
+        status = workload_launch(&workload, error);
+        double time = now_ms() - begin;
+        if (i == 0 || time < *ms)
+            *ms = time;
+    }
+    workload_free(&workload);
+    coda_module_free(module);
+    return status;
+}
+
+coda_status measure_ceilings(coda_device *device, struct ceilings *ceilings, coda_error *error)
+{
+    static const char product[] =
+        "program product {\n in A : bf16[M, K]\n in W : bf16[N, K]\n out Y : bf16[M, N] = A @ W.T\n}\n";
+    static const char pass[] = "program pass {\n in x : f32[M, N]\n out y : f32[M, N] = x + 1\n}\n";
+    bool cuda = strncmp(coda_device_name(device), "cuda", 4) == 0;
+    int64_t size = cuda ? 8192 : 768, rows = cuda ? 65536 : 4096;
+    coda_dims square = {3, {{"M", size}, {"N", size}, {"K", size}}}, tall = {2, {{"M", rows}, {"N", 4096}}};
+    double product_ms = 1, pass_ms = 1;
+    coda_status status = fastest_run(device, product, &square, &product_ms, error);
+    if (status == CODA_OK)
+        status = fastest_run(device, pass, &tall, &pass_ms, error);
+    ceilings->gflops = 2.0 * (double)size * (double)size * (double)size / product_ms * 1e-6;
+    ceilings->gbytes = 8.0 * (double)rows * 4096 / pass_ms * 1e-6;
+    return status;
+}
