@@ -29,10 +29,10 @@ help:
 
 # Instruction sets are chosen at run time, so only these files may use more than the machine's baseline.
 ifeq ($(MACHINE),x86_64)
-$(BUILD)/src/cpu/%_avx2.o:       ISA := -mavx2 -mfma -mf16c
-$(BUILD)/src/cpu/%_avx512.o:     ISA := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c -mprefer-vector-width=512
-$(BUILD)/src/cpu/%_avx512bf16.o: ISA := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512bf16 -mfma -mf16c -mprefer-vector-width=512
-$(BUILD)/src/cpu/%_amx.o:        ISA := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512bf16 -mamx-tile -mamx-bf16 -mfma -mf16c
+$(BUILD)/src/%_avx2.o:       ISA := -mavx2 -mfma -mf16c
+$(BUILD)/src/%_avx512.o:     ISA := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c -mprefer-vector-width=512
+$(BUILD)/src/%_avx512bf16.o: ISA := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512bf16 -mfma -mf16c -mprefer-vector-width=512
+$(BUILD)/src/%_amx.o:        ISA := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512bf16 -mamx-tile -mamx-bf16 -mfma -mf16c
 endif
 
 $(BUILD)/%.o: %.c

@@ -82,8 +82,8 @@ static coda_status read_file(const char *path, char **text, size_t *length, coda
 
 coda_status coda_module_load(const char *path, coda_module **module, coda_error *error)
 {
-    char *text;
-    size_t length;
+    char *text = NULL;
+    size_t length = 0;
     coda_status status = read_file(path, &text, &length, error);
     if (status != CODA_OK)
         return status;
