@@ -9,6 +9,7 @@ enum {
     VISIBLE_LINE = 150,  /* bytes of a source line that are shown */
     VISIBLE_BEFORE = 90, /* of them at most before the span */
     VISIBLE_FILE = 200,
+    ADVICE_WIDTH = 110,
 };
 
 int diagnostics_line(const struct diagnostics *diagnostics, int offset)
@@ -63,8 +64,8 @@ static struct window find_window(const struct diagnostics *diagnostics, int offs
     return w;
 }
 
-/* Writes the source line and the caret under it. Returns bytes written; `out` has room for both lines. */
-static int write_source(const struct diagnostics *diagnostics, const struct window *w, struct span span, char *out)
+/* Writes the source line and the caret under it; `out` has room for both lines. */
+static void write_source(const struct diagnostics *diagnostics, const struct window *w, struct span span, char *out)
 {
     char *to = out;
     to += sprintf(to, "%s", w->cut_left ? "..." : "");
@@ -84,23 +85,23 @@ static int write_source(const struct diagnostics *diagnostics, const struct wind
             *to++ = '~';
     *to++ = '\n';
     *to = '\0';
-    return (int)(to - out);
 }
 
-/* Copies advice with every line indented. */
-static int write_advice(const char *advice, char *out, size_t size)
+/* Copies advice with every line indented, and long ones wrapped between words. */
+static void write_advice(const char *advice, char *out, size_t size)
 {
     size_t used = 0;
-    bool at_start = true;
-    for (; *advice && used + 8 < size; advice++) {
-        if (at_start)
+    int column = 0;
+    for (; *advice && used + 16 < size; advice++) {
+        int word = (int)strcspn(advice + 1, " \n");
+        bool wrap = *advice == ' ' && column + 1 + word > ADVICE_WIDTH;
+        if (column == 0)
             used += (size_t)sprintf(out + used, "    ");
-        out[used++] = *advice;
-        at_start = *advice == '\n';
+        out[used++] = wrap ? '\n' : *advice;
+        column = wrap || *advice == '\n' ? 0 : column + 1;
     }
     out[used++] = '\n';
     out[used] = '\0';
-    return (int)used;
 }
 
 static void append(struct diagnostics *diagnostics, struct span span, const char *reason, const char *advice)
@@ -111,7 +112,9 @@ static void append(struct diagnostics *diagnostics, struct span span, const char
     int column = 1;
     for (int i = w.line_begin; i < span.begin; i++)
         column += !continues_sequence(diagnostics, i);
-    write_source(diagnostics, &w, span, source);
+    source[0] = '\0';
+    if (w.end > w.line_begin)
+        write_source(diagnostics, &w, span, source);
     if (advice && *advice)
         write_advice(advice, indented, sizeof indented);
     int length = snprintf(entry, sizeof entry, "%.*s:%d:%d: error: %s\n%s%s", VISIBLE_FILE, file,

@@ -113,7 +113,8 @@ int parser_unexpected(struct parser *parser, const char *what, const char *advic
     if (parser_at(parser, TOKEN_EOF))
         diagnostics_report(parser->diagnostics, (struct span){after, after}, advice,
                            "expected %s, but the text ends here", what);
-    else if (parser_at(parser, TOKEN_END) && token_text(parser, token)[0] != ';')
+    else if ((parser_at(parser, TOKEN_END) && token_text(parser, token)[0] != ';') ||
+             (token->first_on_line && at_statement(parser)))
         diagnostics_report(parser->diagnostics, (struct span){after, after}, advice,
                            "expected %s, but the line ends here", what);
     else

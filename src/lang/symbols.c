@@ -96,6 +96,11 @@ int symbols_add(struct symbols *symbols, const char *name, int length, enum symb
     return symbols->count++;
 }
 
+static char lower(char c)
+{
+    return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c;
+}
+
 static int minimum(int a, int b)
 {
     return a < b ? a : b;
@@ -111,7 +116,7 @@ int edit_distance(const char *a, int a_length, const char *b, int b_length, int 
     for (int i = 1; i <= a_length; i++) {
         int diagonal = row[0], smallest = row[0] = i;
         for (int j = 1; j <= b_length; j++) {
-            int replace = diagonal + (a[i - 1] != b[j - 1]);
+            int replace = diagonal + (lower(a[i - 1]) != lower(b[j - 1]));
             diagonal = row[j];
             row[j] = minimum(replace, minimum(row[j], row[j - 1]) + 1);
             smallest = minimum(smallest, row[j]);

@@ -41,7 +41,7 @@ int symbols_find(const struct symbols *symbols, const char *name, int length); /
 /* Adds an absent name. -1: no memory. */
 int symbols_add(struct symbols *symbols, const char *name, int length, enum symbol_kind kind, int index);
 
-/* Edit distance of two names, `limit` where it is that or more. */
+/* Edit distance of two names, case aside; `limit` where it is that or more. */
 int edit_distance(const char *a, int a_length, const char *b, int b_length, int limit);
 /* How far a name may be from a misspelling of it to be suggested. */
 int suggestion_limit(int length);

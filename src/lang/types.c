@@ -121,20 +121,40 @@ bool parse_shape(struct parser *parser, struct shape *shape, enum axis_rule rule
     return good && count <= 2;
 }
 
+/* What other languages call the types. */
+static const struct {
+    const char *name, *ours;
+} foreign_dtypes[] = {
+    {"float", "f32"},  {"float32", "f32"}, {"fp32", "f32"}, {"bfloat16", "bf16"},    {"float16", "f16"},
+    {"fp16", "f16"},   {"half", "f16"},    {"int", "i32"},  {"int32", "i32"},        {"int64", "i32"},
+    {"double", "f32"}, {"fp8", "e4m3"},    {"f64", "f32"},  {"float8_e4m3", "e4m3"}, {"float8_e5m2", "e5m2"},
+};
+
+static const char *nearest_dtype(const struct parser *parser, const struct token *name)
+{
+    const char *nearest = NULL;
+    int best = 3;
+    for (size_t i = 0; i < sizeof foreign_dtypes / sizeof *foreign_dtypes; i++)
+        if (token_is(parser, name, foreign_dtypes[i].name))
+            return foreign_dtypes[i].ours;
+    for (int i = 0; i < DTYPE_COUNT; i++) {
+        int distance =
+            edit_distance(token_text(parser, name), token_length(name), dtypes[i], (int)strlen(dtypes[i]), best);
+        if (distance < best) {
+            best = distance;
+            nearest = dtypes[i];
+        }
+    }
+    return nearest;
+}
+
 static void report_dtype(struct parser *parser, const struct token *name)
 {
     char advice[128];
-    int nearest = -1, best = 4, length = token_length(name);
-    for (int i = 0; i < DTYPE_COUNT; i++) {
-        int distance = edit_distance(token_text(parser, name), length, dtypes[i], (int)strlen(dtypes[i]), best);
-        if (distance < best && distance < (int)strlen(dtypes[i])) {
-            best = distance;
-            nearest = i;
-        }
-    }
+    const char *nearest = nearest_dtype(parser, name);
     snprintf(advice, sizeof advice, "%s%s%sTypes are f32, bf16, f16, e4m3, e5m2 and i32.",
-             nearest < 0 ? "" : "Did you mean `", nearest < 0 ? "" : dtypes[nearest], nearest < 0 ? "" : "`? ");
-    diagnostics_report(parser->diagnostics, token_span(name), advice, "unknown type `%.*s`", length,
+             nearest ? "Did you mean `" : "", nearest ? nearest : "", nearest ? "`? " : "");
+    diagnostics_report(parser->diagnostics, token_span(name), advice, "unknown type `%.*s`", token_length(name),
                        token_text(parser, name));
 }
 
