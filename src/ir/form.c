@@ -137,7 +137,7 @@ static void visit_product(struct analysis *a, int index)
     }
     form->space[index] = space_of_shape(form, &node->shape);
     if (form->space[index] != SPACE_TILE) {
-        label(a->graph, index, found, sizeof found);
+        shape_print(a->graph, &node->shape, found, sizeof found);
         tile_text(a, tile, sizeof tile);
         if (node->shape.dim[0].axis < 0 || node->shape.dim[1].axis < 0)
             report_misfit(a, index, index);
@@ -367,6 +367,8 @@ static void visit(struct analysis *a, int index)
             a->bad[index] = true;
             return;
         }
+    if (!a->as_value[index] && node->input_count > 0)
+        return; /* not of the epilogue: whoever takes a computed table or product operand is told so */
     switch (node->op) {
     case OP_IN:
     case OP_INDEX: /* one that does not lie on the tile is reported where it is read */
@@ -379,9 +381,8 @@ static void visit(struct analysis *a, int index)
         break;
     case OP_TRANSPOSE:
     case OP_STACK:
-        if (a->as_value[index])
-            REPORT(a, index, CODA_INVALID, "Store the value transposed, or stacked, in memory.",
-                   "`%s` is for operands of a product, but this one is used elementwise", op_name(node->op));
+        REPORT(a, index, CODA_INVALID, "Store the value transposed, or stacked, in memory.",
+               "`%s` is for operands of a product, but this one is used elementwise", op_name(node->op));
         break;
     case OP_GEMM:
         visit_product(a, index);

@@ -31,8 +31,8 @@ void mark_values(const struct graph *graph, const bool *used, bool *as_value)
     for (int i = 0; i < graph->operand_count; i++)
         if (graph->operand[i].role != CODA_IN)
             as_value[graph->operand[i].node] = true;
-    for (int i = 0; i < graph->node_count; i++)
-        for (int k = 0; used[i] && k < graph->node[i].input_count; k++)
+    for (int i = graph->node_count - 1; i >= 0; i--)
+        for (int k = 0; used[i] && as_value[i] && k < graph->node[i].input_count; k++)
             if (reads_as_value(&graph->node[i], k))
                 as_value[graph->node[i].input[k]] = true;
 }
@@ -77,9 +77,11 @@ static void find_vectors(const struct graph *graph, const bool *used, struct for
 void find_tile(const struct graph *graph, const bool *used, const bool *as_value, struct form *form)
 {
     form->row_axis = form->column_axis = -1;
-    for (int i = 0; i < graph->node_count; i++)
-        if (used[i] && graph->node[i].op == OP_GEMM && adopt(&graph->node[i].shape, form))
-            return;
+    for (int read = 1; read >= 0; read--)
+        for (int i = 0; i < graph->node_count; i++)
+            if (used[i] && as_value[i] == (read == 1) && graph->node[i].op == OP_GEMM &&
+                adopt(&graph->node[i].shape, form))
+                return;
     for (int i = 0; i < graph->operand_count; i++)
         if (graph->operand[i].role != CODA_IN && adopt(&graph->operand[i].shape, form))
             return;
