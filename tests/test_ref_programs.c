@@ -561,8 +561,13 @@ static void check_gemm_qknorm_rope(struct run *r)
 
 /* Sizes of the programs' axes, ended by NULL; axes that a program does not have are skipped. */
 static const char *const ragged[] = {
-    "M=1 N=1 K=1 V=1 R=1",    "M=3 N=5 K=7 V=9 R=4",      "M=2 N=131 K=130 V=300 R=129",
-    "M=67 N=6 K=2 V=127 R=1", "M=65 N=129 K=1 V=128 R=3", NULL,
+    "M=1 N=1 K=1 V=1 R=1",
+    "M=3 N=5 K=7 V=9 R=4",
+    "M=2 N=131 K=130 V=300 R=129",
+    "M=67 N=6 K=2 V=127 R=1",
+    "M=65 N=129 K=1 V=128 R=3",
+    "M=3 N=259 K=301 V=257 R=2",
+    NULL,
 };
 static const char *const heads[] = {
     "M=1 Q=2 E=2 D=2 P=1 K=1 N=6 T=4",
