@@ -2,22 +2,29 @@
  * an expression an axis must be known already. */
 #include "lang/text_plan.h"
 
-static void introduce(bool *known, int axis)
+#include <limits.h>
+
+/* For each axis the operand that introduces it: -1 a declaration, INT_MAX none. */
+struct introduction {
+    int by[MAX_AXES];
+};
+
+static void introduce(struct introduction *introduced, int axis, int by)
 {
-    if (axis >= 0)
-        known[axis] = true;
+    if (axis >= 0 && by < introduced->by[axis])
+        introduced->by[axis] = by;
 }
 
-static void introduce_shape(bool *known, const struct shape *shape)
+static void introduce_shape(struct introduction *introduced, const struct shape *shape, int by)
 {
     for (int i = 0; i < shape->rank; i++) {
-        introduce(known, shape->dim[i].axis);
-        introduce(known, shape->dim[i].run.axis);
+        introduce(introduced, shape->dim[i].axis, by);
+        introduce(introduced, shape->dim[i].run.axis, by);
     }
 }
 
 /* A derived axis, after the derived axes in its sum. */
-static void declare(struct text_plan *plan, bool *known, bool *declared, int axis)
+static void declare(struct text_plan *plan, struct introduction *introduced, bool *declared, int axis)
 {
     const struct axis *a = &plan->naming.graph->axis[axis];
     if (declared[axis])
@@ -26,61 +33,63 @@ static void declare(struct text_plan *plan, bool *known, bool *declared, int axi
     for (int k = 0; k < a->term_count; k++) {
         int term = a->term[k].axis;
         if (term >= 0 && plan->naming.graph->axis[term].term_count > 0)
-            declare(plan, known, declared, term);
+            declare(plan, introduced, declared, term);
+        introduce(introduced, term, -1);
     }
-    for (int k = 0; k < a->term_count; k++)
-        introduce(known, a->term[k].axis);
-    introduce(known, axis);
+    introduce(introduced, axis, -1);
     plan->axis[plan->axis_count++] = axis;
 }
 
-/* Marks what some operand or value of the text is about. */
-static void find_named(const struct graph *graph, const bool *used, bool *named)
+/* The axes that some operand or value of the text is about. */
+static struct introduction find_named(const struct graph *graph, const bool *used)
 {
+    struct introduction named;
+    for (int i = 0; i < MAX_AXES; i++)
+        named.by[i] = INT_MAX;
     for (int i = 0; i < graph->operand_count; i++)
-        introduce_shape(named, &graph->operand[i].shape);
+        introduce_shape(&named, &graph->operand[i].shape, i);
     for (int n = 0; n < graph->node_count; n++) {
         const struct node *node = &graph->node[n];
         if (!used[n])
             continue;
-        introduce_shape(named, &node->shape);
-        introduce(named, node->axis);
-        introduce(named, node->run.axis);
-        introduce(named, node->rope_cols.axis);
+        introduce_shape(&named, &node->shape, 0);
+        introduce(&named, node->axis, 0);
+        introduce(&named, node->run.axis, 0);
+        introduce(&named, node->rope_cols.axis, 0);
     }
+    return named;
 }
 
-static bool names_axis(const struct node *node)
+/* Marks the axes that the expression of a node names before anything introduced them. */
+static void find_missing(const struct node *node, int group, const struct introduction *introduced, bool *missing)
 {
-    return node->op == OP_SIZE || node->op == OP_INDEX || node->op == OP_REPEAT || node->op == OP_ONEHOT ||
-           op_is_reduction(node->op);
-}
-
-/* Declares the axes that the expression of one node names before anything introduced them. */
-static void need(struct text_plan *plan, bool *known, bool *declared, const struct node *node)
-{
-    int axis[5], count = 0;
-    if (names_axis(node))
+    int axis[3], count = 0;
+    if (node->op == OP_SIZE || node->op == OP_INDEX || node->op == OP_REPEAT || node->op == OP_ONEHOT)
         axis[count++] = node->axis;
     for (int i = 0; node->op == OP_BROADCAST && i < node->shape.rank; i++)
         axis[count++] = node->shape.dim[i].axis;
     for (int i = 0; i < count; i++)
-        if (axis[i] >= 0 && !known[axis[i]])
-            declare(plan, known, declared, axis[i]);
+        if (axis[i] >= 0 && introduced->by[axis[i]] >= group)
+            missing[axis[i]] = true;
 }
 
 void text_plan_axes(struct text_plan *plan, const bool *used)
 {
     const struct graph *graph = plan->naming.graph;
-    bool named[MAX_AXES] = {false}, known[MAX_AXES] = {false}, declared[MAX_AXES] = {false};
-    find_named(graph, used, named);
+    struct introduction named = find_named(graph, used), introduced;
+    bool declared[MAX_AXES] = {false}, missing[MAX_AXES] = {false};
+    for (int i = 0; i < MAX_AXES; i++)
+        introduced.by[i] = INT_MAX;
     for (int i = 0; i < graph->axis_count; i++)
-        if (named[i] && graph->axis[i].term_count > 0)
-            declare(plan, known, declared, i);
+        if (named.by[i] < INT_MAX && graph->axis[i].term_count > 0)
+            declare(plan, &introduced, declared, i);
     for (int i = 0; i < graph->operand_count; i++)
         if (graph->operand[i].role == CODA_IN)
-            introduce_shape(known, &graph->operand[i].shape);
+            introduce_shape(&introduced, &graph->operand[i].shape, i);
     for (int n = 0; n < graph->node_count; n++)
         if (used[n])
-            need(plan, known, declared, &graph->node[n]);
+            find_missing(&graph->node[n], plan->group[n], &introduced, missing);
+    for (int i = 0; i < graph->axis_count; i++)
+        if (missing[i])
+            declare(plan, &introduced, declared, i);
 }
