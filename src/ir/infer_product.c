@@ -86,6 +86,18 @@ static int refuse_inner(const struct graph *graph, int left, int right, struct c
              "with the same terms.");
 }
 
+/* Is the operand, or what it transposes or stacks, an `in` of integers? */
+static bool is_integer(const struct graph *graph, int x)
+{
+    const struct node *node = &graph->node[x];
+    while (node->op == OP_TRANSPOSE)
+        node = &graph->node[node->input[0]];
+    for (int i = 0; node->op == OP_STACK && i < node->input_count; i++)
+        if (is_integer(graph, node->input[i]))
+            return true;
+    return node->op == OP_IN && node->dtype == CODA_I32;
+}
+
 int graph_gemm(struct graph *graph, int left, int right, struct complaint *why)
 {
     int input[2] = {left, right};
@@ -105,6 +117,13 @@ int graph_gemm(struct graph *graph, int left, int right, struct complaint *why)
         return refuse(why, CODA_INVALID, "Store the value with an axis of its own first.",
                       "`@` takes matrices of whole axes, found %s and %s", p, q);
     }
+    for (int i = 0; i < 2; i++)
+        if (is_integer(graph, input[i])) {
+            char found[LABEL];
+            label(graph, input[i], found, sizeof found);
+            return refuse(why, CODA_UNSUPPORTED, "Convert it to bf16 or f32 in memory.",
+                          "`@` takes matrices of floats, found %s of type i32", found);
+        }
     struct node node = node_of(OP_GEMM);
     node.input_count = 2;
     memcpy(node.input, input, sizeof input);

@@ -107,7 +107,7 @@ static bool first_is_rows(const struct graph *graph, const struct dim *p, const 
     bool p_columns = occurs_at(graph, p, 1), q_columns = occurs_at(graph, q, 1);
     if (p_columns != q_columns)
         return q_columns;
-    return p->axis < 0 ? false : q->axis < 0 || p->axis < q->axis;
+    return p->axis < q->axis;
 }
 
 static void outer_shape(const struct graph *graph, const struct dim *p, const struct dim *q, struct shape *joined)
@@ -163,7 +163,8 @@ bool join_shapes(const struct graph *graph, const struct shape *a, const struct 
         return join_vector(graph, a, b, joined, why);
     if (a->rank == 1 && b->rank == 2)
         return join_vector(graph, b, a, joined, why);
-    if (a->rank == 1 && !same_axis(&a->dim[0], &b->dim[0])) {
+    bool named = a->dim[0].axis >= 0 && b->dim[0].axis >= 0;
+    if (a->rank == 1 && b->rank == 1 && named && !same_axis(&a->dim[0], &b->dim[0])) {
         outer_shape(graph, &a->dim[0], &b->dim[0], joined);
         return true;
     }
