@@ -42,6 +42,8 @@ static coda_status check_program(const coda_device *device, coda_kernel *kernel,
         if (axis_is_fixed(graph, i) && !kernel->fixed_size[i])
             return fail(error, CODA_INVALID, "%s: the size of axis %s must be given when the kernel is created",
                         graph->name, graph->axis[i].name);
+    if (sizes_check(graph, kernel->fixed_size, &why) != CODA_OK) /* those that are given */
+        return fail_complaint(error, &why);
     return CODA_OK;
 }
 

@@ -114,7 +114,7 @@ static bool evaluate_out(struct evaluator *e, int index, struct numbers *y)
     return true;
 }
 
-bool evaluate(const struct trial *trial, struct evaluation *evaluation, const char **why)
+bool evaluate_trial(const struct trial *trial, struct evaluation *evaluation, const char **why)
 {
     const struct graph *graph = trial->graph;
     struct evaluator e = {.trial = trial, .why = "no memory"};

@@ -27,7 +27,7 @@ struct evaluation {
 };
 
 /* Reads the trial's initial contents. Returns false, with *why, where memory ends or an id is outside its axis. */
-bool evaluate(const struct trial *trial, struct evaluation *evaluation, const char **why);
+bool evaluate_trial(const struct trial *trial, struct evaluation *evaluation, const char **why);
 void evaluation_free(struct evaluation *evaluation);
 
 /* y and its bound for an elementwise primitive of inputs a with bounds e. */
