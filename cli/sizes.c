@@ -84,13 +84,13 @@ static void choose_small(const coda_program *program, const coda_dims *given, co
                 *size = axis.fixed ? 32 : plain[i % 8];
         }
     for (int i = 0; i < coda_program_axis_count(program); i++) {
-        if (coda_program_axis(program, i, &axis) != CODA_OK || axis.derived || axis.fixed ||
-            was_given(given, axis.name))
+        if (coda_program_axis(program, i, &axis) != CODA_OK || axis.derived || was_given(given, axis.name))
             continue;
         int64_t *size = size_of(dims, axis.name);
         if (!size)
             continue;
-        const int64_t choice[] = {odd[i % 8], odd[i % 8] + 1, plain[i % 8]};
+        /* An axis that is fixed and no head is one that only runs mention: several of them. */
+        const int64_t choice[] = {axis.fixed ? 300 : odd[i % 8], axis.fixed ? 32 : odd[i % 8] + 1, plain[i % 8]};
         for (int k = 0; k < 3; k++) {
             *size = choice[k];
             if (fits(reference, program, dims))
