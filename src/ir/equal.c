@@ -1,16 +1,14 @@
 /* Do two graphs compute the same? Every node of both gets a number; nodes that compute the same get the same one. */
 #include "ir/build.h"
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* What a node computes, with inputs by number and axes as the first graph counts them. Zeroed first: compared as bytes.
- */
+enum { DIM_WORDS = 5, KEY_WORDS = MAX_INPUTS + 3 * DIM_WORDS + 12 };
+
+/* What a node computes, with inputs by number and axes as the first graph counts them: zeros fill the rest. */
 struct key {
-    int op, input_count, input[MAX_INPUTS];
-    int64_t shape[2][5];
-    int rank, index, dtype, axis, pairs, inverse;
-    int64_t run_axis, run_value, cols[5];
-    double number;
+    int64_t word[KEY_WORDS];
 };
 
 struct numbering {
@@ -22,6 +20,14 @@ struct numbering {
     size_t slot_count;
     int count;
 };
+
+/* So that -0 differs from 0, and a NaN equals itself. */
+static int64_t bits_of(double number)
+{
+    int64_t bits;
+    memcpy(&bits, &number, sizeof bits);
+    return bits;
+}
 
 static void put_dim(const struct numbering *n, int which, const struct dim *dim, int64_t *key)
 {
@@ -39,36 +45,39 @@ static void put_dim(const struct numbering *n, int which, const struct dim *dim,
 static void make_key(const struct numbering *n, int which, int index, struct key *key)
 {
     const struct node *node = &n->graph[which]->node[index];
-    memset(key, 0, sizeof *key);
-    key->op = (int)node->op;
-    key->input_count = node->input_count;
-    for (int i = 0; i < node->input_count; i++)
-        key->input[i] = n->number[which][node->input[i]];
-    key->rank = node->shape.rank;
+    bool rotates = node->op == OP_ROPE;
+    *key = (struct key){{
+        node->op,
+        node->input_count,
+        node->shape.rank,
+        node->op == OP_IN || node->op == OP_PARAM ? node->index : 0,
+        node->op == OP_IN || node->op == OP_CAST ? (int64_t)node->dtype : 0,
+        node->op == OP_NUMBER ? bits_of(node->number) : 0,
+        n->axis[which][node->axis + 1],
+        n->axis[which][node->run.axis + 1],
+        node->run.value,
+        rotates && node->rope_pairs,
+        rotates && node->rope_inverse,
+    }};
+    int64_t *next = &key->word[12];
     for (int i = 0; i < node->shape.rank; i++)
-        put_dim(n, which, &node->shape.dim[i], key->shape[i]);
-    key->index = node->op == OP_IN || node->op == OP_PARAM ? node->index : 0;
-    key->dtype = node->op == OP_IN || node->op == OP_CAST ? (int)node->dtype : 0;
-    key->axis = n->axis[which][node->axis + 1];
-    key->run_axis = n->axis[which][node->run.axis + 1];
-    key->run_value = node->run.value;
-    if (node->op == OP_NUMBER)
-        memcpy(&key->number, &node->number, sizeof key->number);
-    if (node->op == OP_ROPE) {
-        key->pairs = node->rope_pairs;
-        key->inverse = node->rope_inverse;
-        put_dim(n, which, &node->rope_cols, key->cols);
-    }
+        put_dim(n, which, &node->shape.dim[i], next + (ptrdiff_t)i * DIM_WORDS);
+    if (rotates)
+        put_dim(n, which, &node->rope_cols, next + 2 * DIM_WORDS);
+    next += 3 * DIM_WORDS;
+    for (int i = 0; i < node->input_count; i++)
+        next[i] = n->number[which][node->input[i]];
 }
 
 static int number_of(struct numbering *n, const struct key *key)
 {
     uint64_t hash = 14695981039346656037u;
-    const unsigned char *bytes = (const unsigned char *)key;
-    for (size_t i = 0; i < sizeof *key; i++)
-        hash = (hash ^ bytes[i]) * 1099511628211u;
+    for (int i = 0; i < KEY_WORDS; i++) {
+        hash = (hash ^ (uint64_t)key->word[i]) * 1099511628211u;
+        hash ^= hash >> 29; /* a double's digits are in its high bits */
+    }
     size_t at = (size_t)hash & (n->slot_count - 1);
-    while (n->slot[at] != 0 && memcmp(&n->key[n->slot[at] - 1], key, sizeof *key) != 0)
+    while (n->slot[at] != 0 && memcmp(n->key[n->slot[at] - 1].word, key->word, sizeof key->word) != 0)
         at = (at + 1) & (n->slot_count - 1);
     if (n->slot[at] == 0) {
         n->key[n->count] = *key;
@@ -120,7 +129,7 @@ static bool same_declarations(const struct numbering *n)
             p->shape.rank != q->shape.rank)
             return false;
         for (int k = 0; k < p->shape.rank; k++) {
-            int64_t left[5] = {0}, right[5] = {0};
+            int64_t left[DIM_WORDS] = {0}, right[DIM_WORDS] = {0};
             put_dim(n, 0, &p->shape.dim[k], left);
             put_dim(n, 1, &q->shape.dim[k], right);
             if (memcmp(left, right, sizeof left) != 0)
@@ -129,7 +138,7 @@ static bool same_declarations(const struct numbering *n)
     }
     for (int i = 0; i < a->parameter_count; i++) {
         const struct parameter *p = &a->parameter[i], *q = &b->parameter[i];
-        if (strcmp(p->name, q->name) != 0 || memcmp(&p->default_value, &q->default_value, sizeof p->default_value) != 0)
+        if (strcmp(p->name, q->name) != 0 || bits_of(p->default_value) != bits_of(q->default_value))
             return false;
     }
     return true;

@@ -88,7 +88,7 @@ static void own_name(char **name, bool *complete)
 struct graph *graph_copy(const struct graph *graph)
 {
     struct graph *copy = malloc(sizeof *copy);
-    struct node *nodes = malloc((graph->node_count ? (size_t)graph->node_count : 1) * sizeof *nodes);
+    struct node *nodes = calloc(graph->node_count ? (size_t)graph->node_count : 1, sizeof *nodes);
     if (!copy || !nodes) {
         free(copy);
         free(nodes);
