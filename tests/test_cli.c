@@ -121,7 +121,7 @@ static void failures_are_status_1(void **state)
     unlink(path);
     expect("check /nowhere/x.coda", 1, "/nowhere/x.coda");
     expect("run --device ref --dims N=40,D=32 gemm_rope", 1, "40");
-    expect("info >/dev/full", 1, "could not be written");
+    expect("info 2>&1 >/dev/full", 1, "could not be written");
 }
 
 static void programs_check_and_run(void **state)
@@ -140,7 +140,7 @@ static void programs_check_and_run(void **state)
 
 /* ---------------------------------------------------------------- JSON */
 
-static const char *skip(const char *p)
+static const char *after_space(const char *p)
 {
     return p + strspn(p, " \t\r\n");
 }
@@ -162,18 +162,18 @@ static const char *json_string(const char *p)
 
 static const char *json_members(const char *p, char end, bool named)
 {
-    p = skip(p);
+    p = after_space(p);
     if (*p == end)
         return p + 1;
     for (;;) {
         if (named) {
-            p = json_string(skip(p));
-            p = p ? skip(p) : NULL;
+            p = json_string(after_space(p));
+            p = p ? after_space(p) : NULL;
             if (!p || *p++ != ':')
                 return NULL;
         }
         p = json_value(p);
-        p = p ? skip(p) : NULL;
+        p = p ? after_space(p) : NULL;
         if (!p || (*p != ',' && *p != end))
             return NULL;
         if (*p++ == end)
@@ -185,7 +185,7 @@ static const char *json_members(const char *p, char end, bool named)
 static const char *json_value(const char *p)
 {
     static const char *const words[] = {"true", "false", "null"};
-    p = skip(p);
+    p = after_space(p);
     if (*p == '{')
         return json_members(p + 1, '}', true);
     if (*p == '[')
