@@ -2,6 +2,7 @@
  * block-local. */
 #include "ir/graph.h"
 #include "kit/postfix.h"
+#include "kit/random.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -282,6 +283,142 @@ static void a_program_of_many_operations_is_checked_quickly_and_whole(void **sta
     graph_free(graph);
 }
 
+/* ---------------------------------------------------------------- random constructions */
+
+static const char operands[] =
+    "A=bf16[M,K] W=bf16[N,K] V=bf16[N,K] X=f32[M,N] H=f32[M,N/2] S=f32[M,N/128] P=f32[M/64,N] Z=f32[M,K/64] r=f32[M] "
+    "g=f32[N] d=f32[D] q=f32[N/2] t=i32[M] E=f32[L,N] B=f32[L,D] p=0.5";
+
+static int any_node(const struct graph *graph, struct random *random)
+{
+    /* Half of the time a recent one, so that expressions grow. */
+    int count = graph->node_count, first = random_below(random, 2) && count > 6 ? count - 6 : 0;
+    return first + (int)random_below(random, count - first);
+}
+
+/* Adds one operation on nodes drawn at random; most draws do not fit, and must be refused with a reason. */
+static void add_any(struct graph *graph, struct random *random, struct complaint *why)
+{
+    const int x[3] = {any_node(graph, random), any_node(graph, random), any_node(graph, random)};
+    int axis = (int)random_below(random, graph->axis_count + 1) - 1;
+    struct extent run = {(int)random_below(random, graph->axis_count + 3) - 3, (int64_t)random_below(random, 130) - 1};
+    enum op op = (enum op)(OP_GEMM + 1 + (int)random_below(random, OP_CAST - OP_GEMM - 1));
+    if (run.axis < 0)
+        run.axis = -1;
+    switch (random_below(random, 18)) {
+    case 0:
+        graph_transpose(graph, x[0], why);
+        break;
+    case 1:
+        graph_gemm(graph, x[0], x[1], why);
+        break;
+    case 2:
+        graph_stack(graph, x, 2, why);
+        break;
+    case 3:
+        graph_pair(graph, random_below(random, 2) ? OP_EVEN : OP_ODD, x[0], why);
+        break;
+    case 4:
+        graph_join(graph, x[0], x[1], why);
+        break;
+    case 5:
+        graph_half(graph, random_below(random, 2) ? OP_FIRST : OP_SECOND, x[0], run, why);
+        break;
+    case 6:
+        graph_join_halves(graph, x[0], x[1], run, why);
+        break;
+    case 7:
+        graph_rope(graph, x[0], x[1], x[2], false, false, NULL, why);
+        break;
+    case 8:
+        graph_reduce(graph, OP_SUM, x[0], axis, run, why);
+        break;
+    case 9:
+        graph_reduce(graph, OP_ABSMAX, x[0], axis, (struct extent){-1, 0}, why);
+        break;
+    case 10:
+        graph_pick(graph, x[0], x[1], why);
+        break;
+    case 11:
+        graph_onehot(graph, x[0], axis, why);
+        break;
+    case 12:
+        graph_gather(graph, x[0], x[1], why);
+        break;
+    case 13:
+        graph_repeat(graph, x[0], axis, why);
+        break;
+    case 14:
+        graph_broadcast(graph, x[0], &graph->node[x[1]].shape, why);
+        break;
+    case 15:
+        graph_gemm(graph, 0, graph_transpose(graph, 1 + (int)random_below(random, 2), why), why);
+        break;
+    default:
+        graph_elementwise(graph, op, x, op_arity(op), why);
+        break;
+    }
+}
+
+static void check_form(const struct graph *graph, const struct form *form)
+{
+    for (int i = 0; i < graph->operand_count; i++)
+        if (graph->operand[i].role != CODA_IN)
+            assert_int_not_equal(form->space[graph->operand[i].node], SPACE_NONE);
+    for (int i = 0; i < graph->node_count; i++) {
+        const struct node *node = &graph->node[i];
+        if (!form->used[i] || form->space[i] == SPACE_NONE)
+            continue;
+        for (int k = 0; k < node->input_count && op_is_elementwise(node->op); k++) {
+            assert_int_not_equal(form->space[node->input[k]], SPACE_NONE);
+            assert_true(form->prologue[node->input[k]] || !form->prologue[i]);
+        }
+        assert_true(node->op != OP_GEMM || form->space[i] == SPACE_TILE);
+    }
+}
+
+static void random_constructions_are_refused_or_complete(void **state)
+{
+    int programs_found = 0, refused = 0;
+    (void)state;
+    for (int seed = 0; seed < 3000; seed++) {
+        struct random random = {(uint64_t)seed};
+        struct graph *graph = build(operands);
+
+        for (int i = 0; i < 40; i++) {
+            struct complaint why = {0};
+            int before = graph->node_count;
+            add_any(graph, &random, &why);
+            if (why.status != CODA_OK)
+                assert_true(why.reason[0] != '\0' && graph->node_count <= before + 1);
+        }
+        for (int i = 0; i < 3; i++) {
+            struct complaint why = {0};
+            char name[32];
+            int value = any_node(graph, &random);
+            snprintf(name, sizeof name, "out%d", i);
+            graph_out(graph, name, CODA_OUT, CODA_F32, &graph->node[value].shape, value, &why);
+            struct form form;
+            int failed, violations = graph_check(graph, NULL, NULL);
+            coda_status status = form_create(graph, &form, &failed, &why);
+            assert_int_equal(status == CODA_OK, violations == 0);
+            programs_found += status == CODA_OK;
+            refused += status != CODA_OK;
+            if (status != CODA_OK) {
+                assert_true(failed >= 0 && why.reason[0] != '\0');
+                continue;
+            }
+            check_form(graph, &form);
+            form_free(&form);
+        }
+        struct graph *copy = graph_copy(graph);
+        assert_true(graph_equal(graph, copy));
+        graph_free(copy);
+        graph_free(graph);
+    }
+    assert_true(programs_found > 300 && refused > 300);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -289,6 +426,7 @@ int main(void)
         cmocka_unit_test(what_is_not_block_local_is_refused_with_advice),
         cmocka_unit_test(every_violation_is_reported_once_and_in_order),
         cmocka_unit_test(a_program_of_many_operations_is_checked_quickly_and_whole),
+        cmocka_unit_test(random_constructions_are_refused_or_complete),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

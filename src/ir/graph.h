@@ -1,7 +1,8 @@
-/* The graph of a program or block: nodes in order of creation, so inputs always come first and a cycle cannot be written.
+/* The graph of a program or block: nodes in order of creation, so inputs always come first and a cycle cannot be
+ * written.
  *
- * A node's value is a scalar, a vector or a matrix whose dimensions are named. Elementwise operations join dimensions by
- * name: an absent one is broadcast, a value per run (`N/128`) is repeated over its run. */
+ * A node's value is a scalar, a vector or a matrix whose dimensions are named. Elementwise operations join dimensions
+ * by name: an absent one is broadcast, a value per run (`N/128`) is repeated over its run. */
 #ifndef CODA_IR_GRAPH_H
 #define CODA_IR_GRAPH_H
 
@@ -38,9 +39,10 @@ struct extent {
 
 enum dim_form {
     DIM_ABSENT = 0,
-    DIM_WHOLE,   /* every element of the axis, or a constant size when axis is -1 */
-    DIM_RUNS,    /* one element a run of `run` elements: ceil(size / run). Values of `pairs` are runs of 2 */
-    DIM_HALVES,  /* size / 2 elements: element i is column (i / h) * 2h + i % h of the axis (first) or h later (second), h = run */
+    DIM_WHOLE,  /* every element of the axis, or a constant size when axis is -1 */
+    DIM_RUNS,   /* one element a run of `run` elements: ceil(size / run). Values of `pairs` are runs of 2 */
+    DIM_HALVES, /* size / 2 elements: element i is column (i / h) * 2h + i % h of the axis (first) or h later (second),
+                   h = run */
 };
 
 struct dim {
@@ -67,7 +69,7 @@ enum op {
     OP_TRANSPOSE, /* x.T */
     OP_STACK,     /* stack(W1, W2, ..): matrices with equal columns, rows end to end */
     OP_GEMM,      /* inputs are pairs: input[0] @ input[1] + input[2] @ input[3] + ... */
-    /* elementwise: generated from primitives.def */
+/* elementwise: generated from primitives.def */
 #define PRIMITIVE(op, name, arity, meaning, cuda, da, db, dc, cost) OP_##op,
 #include "primitives.def"
 #undef PRIMITIVE
@@ -107,13 +109,15 @@ struct node {
     char *name; /* of the statement that defines it; NULL for inner nodes */
     struct span span;
     /* attributes, by op */
-    double number;        /* NUMBER */
-    int index;            /* IN: operand; PARAM: parameter */
-    coda_dtype dtype;     /* CAST; IN: the operand's */
-    int axis;             /* SIZE, INDEX, reductions, REPEAT, ONEHOT */
-    struct extent run;    /* reductions: the run's length, value 0 with axis -1 for the whole axis; FIRST/SECOND/JOIN_HALVES: h */
-    /* ROPE: rotates pairs of columns of each head by the angles of row pos[m] of table [P, H]: cosines in columns 0..H/2-1,
-     * sines in the rest. With c, s of pair i: first = a*c - b*s, second = b*c + a*s. Columns from `cols` on pass through. */
+    double number;    /* NUMBER */
+    int index;        /* IN: operand; PARAM: parameter */
+    coda_dtype dtype; /* CAST; IN: the operand's */
+    int axis;         /* SIZE, INDEX, reductions, REPEAT, ONEHOT */
+    struct extent
+        run; /* reductions: the run's length, value 0 with axis -1 for the whole axis; FIRST/SECOND/JOIN_HALVES: h */
+    /* ROPE: rotates pairs of columns of each head by the angles of row pos[m] of table [P, H]: cosines in columns
+     * 0..H/2-1, sines in the rest. With c, s of pair i: first = a*c - b*s, second = b*c + a*s. Columns from `cols` on
+     * pass through. */
     bool rope_pairs;      /* the pair is columns (2i, 2i+1) of a head: rope_pairs; else (i, i + H/2): rope */
     bool rope_inverse;    /* the rotation by the opposite angle */
     struct dim rope_cols; /* DIM_ABSENT: all; else the limit as an axis (possibly derived) or a constant */
@@ -163,9 +167,9 @@ struct graph *graph_copy(const struct graph *graph);
 struct graph *graph_retype(const struct graph *graph, coda_dtype from, coda_dtype to);
 void graph_free(struct graph *graph);
 
-int graph_find_axis(const struct graph *graph, const char *name);                          /* -1: absent */
-int graph_add_axis(struct graph *graph, const char *name, struct complaint *why);          /* finds or adds a free axis */
-int graph_find_operand(const struct graph *graph, const char *name);                       /* -1: absent */
+int graph_find_axis(const struct graph *graph, const char *name);                 /* -1: absent */
+int graph_add_axis(struct graph *graph, const char *name, struct complaint *why); /* finds or adds a free axis */
+int graph_find_operand(const struct graph *graph, const char *name);              /* -1: absent */
 
 int graph_in(struct graph *graph, const char *name, coda_dtype dtype, const struct shape *shape, struct complaint *why);
 int graph_parameter(struct graph *graph, const char *name, double default_value, struct complaint *why);
@@ -180,27 +184,28 @@ int graph_elementwise(struct graph *graph, enum op op, const int *input, int cou
 int graph_cast(struct graph *graph, int x, coda_dtype dtype, struct complaint *why);
 int graph_broadcast(struct graph *graph, int x, const struct shape *shape, struct complaint *why);
 int graph_repeat(struct graph *graph, int x, int axis, struct complaint *why);
-int graph_pair(struct graph *graph, enum op op, int x, struct complaint *why);             /* EVEN, ODD */
+int graph_pair(struct graph *graph, enum op op, int x, struct complaint *why); /* EVEN, ODD */
 int graph_join(struct graph *graph, int a, int b, struct complaint *why);
 int graph_half(struct graph *graph, enum op op, int x, struct extent h, struct complaint *why); /* FIRST, SECOND */
 int graph_join_halves(struct graph *graph, int a, int b, struct extent h, struct complaint *why);
 int graph_rope(struct graph *graph, int x, int table, int positions, bool pairs, bool inverse, const struct dim *cols,
                struct complaint *why);
-/* axis -1 reduces the operand along its partial dimension (`sum(S)`, S : f32[M, K/128]). run {-1, 0}: the whole axis. */
+/* axis -1 reduces the operand along its partial dimension (`sum(S)`, S : f32[M, K/128]). run {-1, 0}: the whole axis.
+ */
 int graph_reduce(struct graph *graph, enum op op, int x, int axis, struct extent run, struct complaint *why);
 int graph_pick(struct graph *graph, int x, int ids, struct complaint *why);
 int graph_onehot(struct graph *graph, int ids, int axis, struct complaint *why);
 int graph_gather(struct graph *graph, int table, int ids, struct complaint *why);
 /* Returns 0, or -1 with *why set. */
-int graph_out(struct graph *graph, const char *name, coda_role role, coda_dtype dtype, const struct shape *shape, int value,
-              struct complaint *why);
+int graph_out(struct graph *graph, const char *name, coda_role role, coda_dtype dtype, const struct shape *shape,
+              int value, struct complaint *why);
 
 /* ---------------------------------------------------------------- asking (graph.c) */
 
-bool op_is_elementwise(enum op op);  /* a row of primitives.def */
+bool op_is_elementwise(enum op op); /* a row of primitives.def */
 bool op_is_reduction(enum op op);
-const char *op_name(enum op op);     /* as in the language */
-int op_arity(enum op op);            /* of elementwise primitives; 0 for others */
+const char *op_name(enum op op); /* as in the language */
+int op_arity(enum op op);        /* of elementwise primitives; 0 for others */
 double op_cost(enum op op);
 
 bool dim_equal(const struct dim *a, const struct dim *b);
@@ -216,8 +221,8 @@ void shape_print(const struct graph *graph, const struct shape *shape, char *tex
 
 /* ---------------------------------------------------------------- sizes (sizes.c) */
 
-/* Sizes of all axes: sizes[axis_count], 0 where unknown. Derived axes are filled from their terms, and one unknown term of
- * factor 1 from its axis. Returns CODA_INVALID with *why where they contradict. */
+/* Sizes of all axes: sizes[axis_count], 0 where unknown. Derived axes are filled from their terms, and one unknown term
+ * of factor 1 from its axis. Returns CODA_INVALID with *why where they contradict. */
 coda_status sizes_complete(const struct graph *graph, int64_t *sizes, struct complaint *why);
 int64_t extent_size(const struct extent *extent, const int64_t *sizes);
 int64_t dim_size(const struct dim *dim, const int64_t *sizes); /* 0: unknown */
@@ -231,25 +236,25 @@ coda_status sizes_check(const struct graph *graph, const int64_t *sizes, struct 
 
 /* How a value of a program lies against its tile. */
 enum space {
-    SPACE_NONE = 0,    /* not a value of the epilogue: product operands, tables, partials, ids used by index */
-    SPACE_UNIFORM,     /* a scalar */
-    SPACE_ROW,         /* [M]: one value a row, from the prologue (or the row out `pick`) */
-    SPACE_COLUMN,      /* [N] */
-    SPACE_TILE,        /* [M, N] */
-    SPACE_HALF,        /* [M, N/2]: a value of pairs or halves, or a tile operand of that width */
-    SPACE_ROW_RUNS,    /* [M, N/r]: one value a row and run of columns */
-    SPACE_COLUMN_RUNS, /* [M/r, N]: one value a column and run of rows */
-    SPACE_COLUMN_PARTS,/* [N/r]: one value a run of columns, e.g. a repeated head weight's scale */
+    SPACE_NONE = 0,     /* not a value of the epilogue: product operands, tables, partials, ids used by index */
+    SPACE_UNIFORM,      /* a scalar */
+    SPACE_ROW,          /* [M]: one value a row, from the prologue (or the row out `pick`) */
+    SPACE_COLUMN,       /* [N] */
+    SPACE_TILE,         /* [M, N] */
+    SPACE_HALF,         /* [M, N/2]: a value of pairs or halves, or a tile operand of that width */
+    SPACE_ROW_RUNS,     /* [M, N/r]: one value a row and run of columns */
+    SPACE_COLUMN_RUNS,  /* [M/r, N]: one value a column and run of rows */
+    SPACE_COLUMN_PARTS, /* [N/r]: one value a run of columns, e.g. a repeated head weight's scale */
 };
 
 struct form {
-    int row_axis, column_axis;      /* of the tile; -1 where the program has no such axis */
+    int row_axis, column_axis; /* of the tile; -1 where the program has no such axis */
     int accumulator_count;
-    int accumulator[MAX_PRODUCTS];  /* GEMM nodes */
-    bool shared_left;               /* several accumulators with the same left operand: a twin */
-    enum space *space;              /* one a node */
-    bool *used;                     /* one a node: some out needs it */
-    bool *prologue;                 /* one a node: computed before the tile (row, column and uniform values) */
+    int accumulator[MAX_PRODUCTS]; /* GEMM nodes */
+    bool shared_left;              /* several accumulators with the same left operand: a twin */
+    enum space *space;             /* one a node */
+    bool *used;                    /* one a node: some out needs it */
+    bool *prologue;                /* one a node: computed before the tile (row, column and uniform values) */
 };
 
 /* Finds the tile of a program and the space of every value. *failed_node is the node the complaint is about (-1: none).
@@ -257,7 +262,8 @@ struct form {
 coda_status form_create(const struct graph *graph, struct form *form, int *failed_node, struct complaint *why);
 void form_free(struct form *form);
 
-/* The block-local check: reports every violation, in order, through `report` (node index, complaint). Returns their number. */
+/* The block-local check: reports every violation, in order, through `report` (node index, complaint). Returns their
+ * number. */
 int graph_check(const struct graph *graph, void (*report)(void *context, int node, const struct complaint *why),
                 void *context);
 
