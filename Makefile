@@ -35,13 +35,18 @@ $(BUILD)/src/%_avx512bf16.o: ISA := -mavx512f -mavx512bw -mavx512vl -mavx512dq -
 $(BUILD)/src/%_amx.o:        ISA := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512bf16 -mamx-tile -mamx-bf16 -mfma -mf16c
 endif
 
+# V=1 prints the commands.
+ifeq ($(V),)
+say = @echo '  $(1) $(patsubst $(BUILD)/%,%,$@)' &&
+endif
+
 $(BUILD)/%.o: %.c
 	@mkdir -p $(@D)
-	$(CC) $(ALL) $(ISA) -MMD -MP -c $< -o $@
+	$(call say,cc) $(CC) $(ALL) $(ISA) -MMD -MP -c $< -o $@
 
 $(BUILD)/%.o: $(BUILD)/%.c
 	@mkdir -p $(@D)
-	$(CC) $(ALL) -Wno-overlength-strings -MMD -MP -c $< -o $@
+	$(call say,cc) $(CC) $(ALL) -Wno-overlength-strings -MMD -MP -c $< -o $@
 
 # Texts that travel inside the library, as C strings.
 text_to_c = sed -e 's/\\/\\\\/g' -e 's/"/\\"/g' -e 's/^/    "/' -e 's/$$/\\n"/'
@@ -58,16 +63,16 @@ $(BUILD)/generated/device_text.c: $(sort $(wildcard src/cuda/device/*)) Makefile
 
 $(BUILD)/libcoda.a: $(OBJECTS)
 	@rm -f $@
-	ar rcs $@ $^
+	$(call say,ar) ar rcs $@ $^
 
 $(BUILD)/libcoda.so: $(OBJECTS)
-	$(CC) $(ALL) -shared -Wl,-soname,libcoda.so.0 $^ $(LIBS) -o $@
+	$(call say,ld) $(CC) $(ALL) -shared -Wl,-soname,libcoda.so.0 $^ $(LIBS) -o $@
 
 $(BUILD)/coda: $(CLI) $(BUILD)/libcoda.a
-	$(CC) $(ALL) $^ $(LIBS) -o $@
+	$(call say,ld) $(CC) $(ALL) $^ $(LIBS) -o $@
 
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(KIT) $(BUILD)/libcoda.a
-	$(CC) $(ALL) $^ -lcmocka $(LIBS) -o $@
+	$(call say,ld) $(CC) $(ALL) $^ -lcmocka $(LIBS) -o $@
 
 -include $(OBJECTS:.o=.d) $(CLI:.o=.d) $(KIT:.o=.d) $(addsuffix .d,$(TESTS))
 
