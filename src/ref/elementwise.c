@@ -60,7 +60,7 @@ static void gather_row(const struct value *x, const struct reading *reading, int
         row[j] = x->data[reading->row[i] + reading->column[j]];
 }
 
-coda_status step_elementwise(const struct evaluation *e, const struct node *node, struct value *y)
+coda_status ref_elementwise(const struct evaluation *e, const struct node *node, struct value *y)
 {
     struct reading reading[3] = {{0}};
     coda_status status = CODA_OK;
@@ -81,7 +81,7 @@ coda_status step_elementwise(const struct evaluation *e, const struct node *node
     return status;
 }
 
-coda_status step_broadcast(const struct evaluation *e, const struct node *node, struct value *y)
+coda_status ref_broadcast(const struct evaluation *e, const struct node *node, struct value *y)
 {
     const struct value *x = input_value(e, node, 0);
     struct reading reading;
@@ -94,7 +94,7 @@ coda_status step_broadcast(const struct evaluation *e, const struct node *node, 
     return CODA_OK;
 }
 
-coda_status step_cast(const struct evaluation *e, const struct node *node, struct value *y)
+coda_status ref_cast(const struct evaluation *e, const struct node *node, struct value *y)
 {
     const struct value *x = input_value(e, node, 0);
     for (int64_t i = 0; i < y->rows * y->columns; i++)

@@ -23,34 +23,22 @@ static coda_status step_scalar(const struct evaluation *e, const struct node *no
 }
 
 static step *const steps[OP_COUNT] = {
-#define PRIMITIVE(op, name, arity, meaning, cuda, da, db, dc, cost) [OP_##op] = step_elementwise,
+#define PRIMITIVE(op, name, arity, meaning, cuda, da, db, dc, cost) [OP_##op] = ref_elementwise,
 #include "ir/primitives.def"
 #undef PRIMITIVE
-    [OP_IN] = step_in,
-    [OP_PARAM] = step_scalar,
-    [OP_NUMBER] = step_scalar,
-    [OP_SIZE] = step_scalar,
-    [OP_INDEX] = step_index,
-    [OP_TRANSPOSE] = step_transpose,
-    [OP_STACK] = step_stack,
-    [OP_GEMM] = step_gemm,
-    [OP_CAST] = step_cast,
-    [OP_BROADCAST] = step_broadcast,
-    [OP_REPEAT] = step_repeat,
-    [OP_EVEN] = step_split,
-    [OP_ODD] = step_split,
-    [OP_JOIN] = step_join,
-    [OP_FIRST] = step_split,
-    [OP_SECOND] = step_split,
-    [OP_JOIN_HALVES] = step_join,
-    [OP_ROPE] = step_rope,
-    [OP_SUM] = step_reduce,
-    [OP_REDUCE_MAX] = step_reduce,
-    [OP_ABSMAX] = step_reduce,
-    [OP_LOGSUMEXP] = step_reduce,
-    [OP_PICK] = step_pick,
-    [OP_ONEHOT] = step_onehot,
-    [OP_GATHER] = step_gather,
+    [OP_IN] = step_in,           [OP_PARAM] = step_scalar,
+    [OP_NUMBER] = step_scalar,   [OP_SIZE] = step_scalar,
+    [OP_INDEX] = ref_index,      [OP_TRANSPOSE] = ref_transpose,
+    [OP_STACK] = ref_stack,      [OP_GEMM] = ref_gemm,
+    [OP_CAST] = ref_cast,        [OP_BROADCAST] = ref_broadcast,
+    [OP_REPEAT] = ref_repeat,    [OP_EVEN] = ref_split,
+    [OP_ODD] = ref_split,        [OP_JOIN] = ref_join,
+    [OP_FIRST] = ref_split,      [OP_SECOND] = ref_split,
+    [OP_JOIN_HALVES] = ref_join, [OP_ROPE] = ref_rope,
+    [OP_SUM] = ref_reduce,       [OP_REDUCE_MAX] = ref_reduce,
+    [OP_ABSMAX] = ref_reduce,    [OP_LOGSUMEXP] = ref_reduce,
+    [OP_PICK] = ref_pick,        [OP_ONEHOT] = ref_onehot,
+    [OP_GATHER] = ref_gather,
 };
 
 /* last[n]: the last node that reads n; node_count where an out does. */

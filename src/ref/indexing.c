@@ -28,7 +28,7 @@ coda_status fail_index(const struct evaluation *e, const struct node *node, int 
                 (long long)rows - 1, value_name(e, node, table, "table"));
 }
 
-coda_status step_index(const struct evaluation *e, const struct node *node, struct value *y)
+coda_status ref_index(const struct evaluation *e, const struct node *node, struct value *y)
 {
     (void)e, (void)node;
     for (int64_t j = 0; j < y->columns; j++)
@@ -36,7 +36,7 @@ coda_status step_index(const struct evaluation *e, const struct node *node, stru
     return CODA_OK;
 }
 
-coda_status step_repeat(const struct evaluation *e, const struct node *node, struct value *y)
+coda_status ref_repeat(const struct evaluation *e, const struct node *node, struct value *y)
 {
     const struct value *x = input_value(e, node, 0);
     for (int64_t i = 0; i < y->rows; i++)
@@ -51,7 +51,7 @@ static double id_of(const struct value *ids, int64_t i)
     return ids->data[ids->columns == 1 ? 0 : i];
 }
 
-coda_status step_pick(const struct evaluation *e, const struct node *node, struct value *y)
+coda_status ref_pick(const struct evaluation *e, const struct node *node, struct value *y)
 {
     const struct value *x = input_value(e, node, 0), *ids = input_value(e, node, 1);
     for (int64_t i = 0; i < x->rows; i++) {
@@ -61,7 +61,7 @@ coda_status step_pick(const struct evaluation *e, const struct node *node, struc
     return CODA_OK;
 }
 
-coda_status step_onehot(const struct evaluation *e, const struct node *node, struct value *y)
+coda_status ref_onehot(const struct evaluation *e, const struct node *node, struct value *y)
 {
     const struct value *ids = input_value(e, node, 0);
     for (int64_t i = 0; i < y->rows; i++)
@@ -70,7 +70,7 @@ coda_status step_onehot(const struct evaluation *e, const struct node *node, str
     return CODA_OK;
 }
 
-coda_status step_gather(const struct evaluation *e, const struct node *node, struct value *y)
+coda_status ref_gather(const struct evaluation *e, const struct node *node, struct value *y)
 {
     const struct value *table = input_value(e, node, 0), *ids = input_value(e, node, 1);
     for (int64_t i = 0; i < y->rows; i++) {

@@ -25,7 +25,7 @@ static coda_status check_halves(const struct evaluation *e, const struct node *n
                 (long long)wide, (long long)h);
 }
 
-coda_status step_split(const struct evaluation *e, const struct node *node, struct value *y)
+coda_status ref_split(const struct evaluation *e, const struct node *node, struct value *y)
 {
     const struct value *x = input_value(e, node, 0);
     bool adjacent = node->op == OP_EVEN || node->op == OP_ODD;
@@ -39,7 +39,7 @@ coda_status step_split(const struct evaluation *e, const struct node *node, stru
     return CODA_OK;
 }
 
-coda_status step_join(const struct evaluation *e, const struct node *node, struct value *y)
+coda_status ref_join(const struct evaluation *e, const struct node *node, struct value *y)
 {
     bool adjacent = node->op == OP_JOIN;
     int64_t h = adjacent ? 1 : extent_size(&node->run, e->launch->size);
@@ -69,7 +69,7 @@ static void rotate_head(const struct node *node, const double *angles, int64_t w
     }
 }
 
-coda_status step_rope(const struct evaluation *e, const struct node *node, struct value *y)
+coda_status ref_rope(const struct evaluation *e, const struct node *node, struct value *y)
 {
     const struct value *x = input_value(e, node, 0), *table = input_value(e, node, 1);
     const struct value *position = input_value(e, node, 2);

@@ -10,7 +10,7 @@ static int64_t smaller(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-coda_status step_transpose(const struct evaluation *e, const struct node *node, struct value *y)
+coda_status ref_transpose(const struct evaluation *e, const struct node *node, struct value *y)
 {
     const struct value *x = input_value(e, node, 0);
     if (x->shape.rank < 2) {
@@ -23,7 +23,7 @@ coda_status step_transpose(const struct evaluation *e, const struct node *node, 
     return CODA_OK;
 }
 
-coda_status step_stack(const struct evaluation *e, const struct node *node, struct value *y)
+coda_status ref_stack(const struct evaluation *e, const struct node *node, struct value *y)
 {
     int64_t at = 0, room = y->rows * y->columns;
     for (int k = 0; k < node->input_count; k++) {
@@ -68,7 +68,7 @@ static void add_product(const struct value *a, const struct value *b, struct val
                          smaller(BLOCK, a->columns - k), smaller(BLOCK, y->columns - j), y->data + i * y->columns + j);
 }
 
-coda_status step_gemm(const struct evaluation *e, const struct node *node, struct value *y)
+coda_status ref_gemm(const struct evaluation *e, const struct node *node, struct value *y)
 {
     memset(y->data, 0, (size_t)(y->rows * y->columns) * sizeof *y->data);
     for (int k = 0; k + 1 < node->input_count; k += 2) {

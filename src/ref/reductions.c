@@ -53,7 +53,7 @@ static coda_status logsumexp(const struct value *x, const struct reading *place,
     return CODA_OK;
 }
 
-coda_status step_reduce(const struct evaluation *e, const struct node *node, struct value *y)
+coda_status ref_reduce(const struct evaluation *e, const struct node *node, struct value *y)
 {
     const struct value *x = input_value(e, node, 0);
     struct reading place;

@@ -48,15 +48,15 @@ typedef coda_status step(const struct evaluation *e, const struct node *node, st
 coda_status evaluate(const struct graph *graph, const struct launch *launch, struct value *outs, coda_error *error);
 
 /* elementwise.c */
-step step_elementwise, step_cast, step_broadcast;
+step ref_elementwise, ref_cast, ref_broadcast;
 /* products.c */
-step step_transpose, step_stack, step_gemm;
+step ref_transpose, ref_stack, ref_gemm;
 /* pairwise.c */
-step step_split, step_join, step_rope;
+step ref_split, ref_join, ref_rope;
 /* reductions.c */
-step step_reduce;
+step ref_reduce;
 /* indexing.c */
-step step_index, step_repeat, step_pick, step_onehot, step_gather;
+step ref_index, ref_repeat, ref_pick, ref_onehot, ref_gather;
 
 /* x as an index below `limit`, or -1. */
 int64_t as_index(double x, int64_t limit);
