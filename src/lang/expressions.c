@@ -69,6 +69,8 @@ static int name_value(struct parser *parser, const struct token *name)
 static int primary(struct parser *parser)
 {
     struct token token = parser->token;
+    if (token.first_on_line && at_statement(parser)) /* what stands above was not finished */
+        return parser_unexpected(parser, "a value", NULL);
     if (parser_at(parser, TOKEN_NUMBER))
         return number(parser, false, token.begin);
     if (parser_accept(parser, TOKEN_NAME))

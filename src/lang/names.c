@@ -32,6 +32,7 @@ int define_name(struct parser *parser, const struct token *name, enum symbol_kin
     if (is_reserved_word(text, (size_t)token_length(name))) {
         diagnostics_report(parser->diagnostics, token_span(name), "Choose another name.",
                            "`%.*s` is a word of the language", token_length(name), text);
+        excuse_name(parser, name);
         return -1;
     }
     int at = symbols_find(&parser->symbols, text, token_length(name));

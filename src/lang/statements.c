@@ -308,9 +308,10 @@ bool at_statement(const struct parser *parser)
             return second.kind == TOKEN_NAME;
     if (token_is(parser, &parser->token, "program") || token_is(parser, &parser->token, "block"))
         return second.kind == TOKEN_NAME;
-    if (second.kind == TOKEN_ASSIGN) /* `cols = T` may stand on its own line inside a call */
-        return !token_is(parser, &parser->token, "cols");
-    return second.kind == TOKEN_COMMA && parser_look_ahead(parser, 2).kind == TOKEN_NAME &&
+    if (second.kind == TOKEN_ASSIGN)
+        return !token_is(parser, &parser->token, "cols"); /* `cols = T` may stand on its own line inside a call */
+    struct token third = parser_look_ahead(parser, 2);
+    return second.kind == TOKEN_COMMA && third.kind == TOKEN_NAME && !token_is(parser, &third, "cols") &&
            parser_look_ahead(parser, 3).kind == TOKEN_ASSIGN;
 }
 
