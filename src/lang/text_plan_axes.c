@@ -63,7 +63,7 @@ static struct introduction find_named(const struct graph *graph, const bool *use
 /* Marks the axes that the expression of a node names before anything introduced them. */
 static void find_missing(const struct node *node, int group, const struct introduction *introduced, bool *missing)
 {
-    int axis[3], count = 0;
+    int axis[3] = {-1, -1, -1}, count = 0;
     if (node->op == OP_SIZE || node->op == OP_INDEX || node->op == OP_REPEAT || node->op == OP_ONEHOT)
         axis[count++] = node->axis;
     for (int i = 0; node->op == OP_BROADCAST && i < node->shape.rank; i++)
