@@ -6,6 +6,13 @@
 #include <stdint.h>
 #include <string.h>
 
+/* A product and the sum it is added to may round once. */
+#if defined(__clang__)
+#pragma clang fp contract(fast)
+#elif defined(__GNUC__)
+#pragma GCC optimize("fp-contract=fast")
+#endif
+
 #define LANE_INLINE static inline __attribute__((always_inline))
 
 typedef float lanes __attribute__((vector_size(4 * LANES)));
