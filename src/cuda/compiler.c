@@ -195,12 +195,17 @@ static coda_status fail_compile(const struct compiler *compiler, int result, con
                 compiler->minor, compiler->path, name, compiler->GetErrorString(result), log->data ? log->data : "");
 }
 
+const char *compiler_options(void)
+{
+    return "--std=c++17 --ptxas-options=-v -fmad=false -diag-suppress=177";
+}
+
 coda_status compiler_run(const struct compiler *compiler, const char *source, const char *name,
                          const char *architecture, void **cubin, size_t *size, struct text *log, coda_error *error)
 {
     char target[64];
     snprintf(target, sizeof target, "--gpu-architecture=%s", architecture);
-    const char *options[] = {target, "--std=c++17", "--ptxas-options=-v", "-default-device"};
+    const char *options[] = {target, "--std=c++17", "--ptxas-options=-v", "-fmad=false", "-diag-suppress=177"};
     void *program = NULL;
     char *made = NULL;
     struct text own = {0};

@@ -133,6 +133,8 @@ struct compiler {
 coda_status compiler_load(struct compiler *compiler, coda_error *error);
 void compiler_unload(struct compiler *compiler);
 
+/* The options beside the architecture, as text. */
+const char *compiler_options(void);
 /* Compiles `source` for `architecture` ("sm_90a") into a cubin, which the caller frees. `log` (may be NULL) receives
  * the compiler's and assembler's remarks: registers, spills, warnings. Thread-safe. */
 coda_status compiler_run(const struct compiler *compiler, const char *source, const char *name,

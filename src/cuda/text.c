@@ -51,3 +51,13 @@ void text_free(struct text *text)
     free(text->data);
     *text = (struct text){0};
 }
+
+const char *text_of(const struct text *text)
+{
+    return text->length ? text->data : "";
+}
+
+void text_clear(struct text *text)
+{
+    text->length = 0;
+}

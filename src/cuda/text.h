@@ -13,6 +13,8 @@ struct text {
 
 void text_add(struct text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void text_append(struct text *text, const char *string);
+const char *text_of(const struct text *text); /* "" while empty */
+void text_clear(struct text *text);
 void text_free(struct text *text);
 
 #endif

@@ -1,0 +1,116 @@
+#include "cuda/cache.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static const char magic[8] = "CODAcub1";
+
+struct header {
+    char magic[8];
+    uint64_t size;
+    struct digest digest;
+};
+
+/* Makes a folder and those above it. */
+static bool make_folder(char *path)
+{
+    for (char *c = path + 1; *c; c++) {
+        if (*c != '/')
+            continue;
+        *c = '\0';
+        int made = mkdir(path, 0777);
+        *c = '/';
+        if (made != 0 && errno != EEXIST)
+            return false;
+    }
+    return (mkdir(path, 0777) == 0 || errno == EEXIST) && access(path, W_OK | X_OK) == 0;
+}
+
+void cache_open(struct cache *cache)
+{
+    const char *chosen = getenv("CODA_CACHE"), *base = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    int length = 0;
+    cache->folder[0] = '\0';
+    if (chosen && !strcmp(chosen, "off")) {
+        snprintf(cache->remark, sizeof cache->remark, "off (CODA_CACHE=off): kernels are compiled each time");
+        return;
+    }
+    if (chosen && *chosen)
+        length = snprintf(cache->folder, sizeof cache->folder, "%s", chosen);
+    else if (base && *base)
+        length = snprintf(cache->folder, sizeof cache->folder, "%s/coda", base);
+    else if (home && *home)
+        length = snprintf(cache->folder, sizeof cache->folder, "%s/.cache/coda", home);
+    if (length <= 0 || length + 90 >= (int)sizeof cache->folder) {
+        cache->folder[0] = '\0';
+        snprintf(cache->remark, sizeof cache->remark, "none: set CODA_CACHE to a folder");
+    } else if (!make_folder(cache->folder)) {
+        snprintf(cache->remark, sizeof cache->remark, "none: %.120s cannot be written (%s); set CODA_CACHE to a folder",
+                 cache->folder, strerror(errno));
+        cache->folder[0] = '\0';
+    } else {
+        snprintf(cache->remark, sizeof cache->remark, "%.240s", cache->folder);
+    }
+}
+
+static void file_name(const struct cache *cache, const struct digest *key, char path[1024])
+{
+    char hex[65];
+    digest_hex(key, hex);
+    snprintf(path, 1024, "%s/%s.cubin", cache->folder, hex);
+}
+
+bool cache_get(const struct cache *cache, const struct digest *key, void **data, size_t *size)
+{
+    char path[1024];
+    struct header header;
+    if (!cache->folder[0])
+        return false;
+    file_name(cache, key, path);
+    FILE *file = fopen(path, "rb");
+    if (!file)
+        return false;
+    void *content = NULL;
+    bool good = fread(&header, sizeof header, 1, file) == 1 && !memcmp(header.magic, magic, sizeof magic) &&
+                header.size > 0 && header.size < 1u << 30 && (content = malloc(header.size)) != NULL &&
+                fread(content, 1, header.size, file) == header.size && fgetc(file) == EOF;
+    fclose(file);
+    if (good) {
+        struct digest found = digest_of(content, header.size);
+        good = !memcmp(&found, &header.digest, sizeof found);
+    }
+    if (!good) {
+        free(content);
+        return false;
+    }
+    *data = content;
+    *size = header.size;
+    return true;
+}
+
+void cache_put(const struct cache *cache, const struct digest *key, const void *data, size_t size)
+{
+    char path[1024], temporary[1100];
+    struct header header = {.size = size, .digest = digest_of(data, size)};
+    if (!cache->folder[0])
+        return;
+    memcpy(header.magic, magic, sizeof magic);
+    file_name(cache, key, path);
+    snprintf(temporary, sizeof temporary, "%s.XXXXXX", path);
+    int handle = mkstemp(temporary);
+    if (handle < 0)
+        return;
+    FILE *file = fdopen(handle, "wb");
+    bool good = file && fwrite(&header, sizeof header, 1, file) == 1 && fwrite(data, 1, size, file) == size &&
+                fflush(file) == 0 && fsync(handle) == 0;
+    if (file)
+        good = fclose(file) == 0 && good;
+    else
+        close(handle);
+    if (!good || rename(temporary, path) != 0)
+        unlink(temporary);
+}

@@ -1,0 +1,144 @@
+/* What the generated epilogue stands on: a thread's place in the matrix, and helpers that name the program's axes. */
+
+/* A warpgroup of 128 threads has a band of 64 rows; a thread has rows `row` and `row + 8` and, in each block of 32 columns,
+ * the 8 columns from `column + 32 * block`. */
+struct Place {
+    int row, column;
+    int band, origin; /* the band's first row, the first column of what `scratch` covers */
+    int thread, lane, warp, quad;
+    const float *values; /* row values: value k of this thread's first row at [k * VALUE_ROWS] */
+    float *scratch;      /* parts of runs of rows */
+};
+INLINE Place place_at(int thread, int band, int first_column, const float *values, float *scratch)
+{
+    Place at;
+    at.thread = thread, at.lane = thread & 31, at.warp = thread >> 5, at.quad = thread & 3;
+    at.band = band, at.origin = first_column;
+    const int local = at.warp * 16 + (at.lane >> 2);
+    at.row = band + local, at.column = first_column + 8 * at.quad;
+    at.values = values + local, at.scratch = scratch;
+    return at;
+}
+
+/* Block b of group c. */
+INLINE int coda_block(int c, int b) { return c / STEP * (BLOCKS * STEP) + c % STEP + b * STEP; }
+#define COLUMN(b) (at.column + 32 * coda_block(c, b))
+#define GROUP_COLUMNS (32 * BLOCKS)
+#define WIDE(operand) ((P.wide >> (operand) & 1) != 0)
+#define RUNS(run) ((COLUMNS + (run) - 1) / (run))
+#define CLAMP(i, n) ((long)((i) < (n) ? (i) : (n) - 1))
+#define CLAMP_ROW(row) CLAMP(row, ROWS)
+#define HALF_COLUMN(column, h) ((column) / (2 * (h)) * (h) + (column) % (h))
+#define HALF_X(x, h, plus) ((x) / (h) * 2 * (h) + (x) % (h) + (plus))
+#define FULL_X(x, h) ((x) / (2 * (h)) * (h) + (x) % (h))
+#define VALUE(k) (at.values[(k) * VALUE_ROWS + 8 * h])
+#define VALUE_ID(k) __float_as_int(VALUE(k))
+#define SCRATCH(k, warp, column) at.scratch[((k) * 4 + (warp)) * SCRATCH_COLUMNS + (column)]
+#define SLOT(i) ((i) * 2048) /* 16 bytes for each of 128 threads */
+
+#if PACKED /* rounded to bf16 */
+struct Accumulators {
+    u32 w[ACCUMULATORS > 0 ? ACCUMULATORS : 1][BLOCKS][2][4];
+};
+#define ACCUMULATOR(k, b, h, x) word_bf16(acc.w[k][b][h], x)
+#else
+struct Accumulators {
+    float v[ACCUMULATORS > 0 ? ACCUMULATORS : 1][BLOCKS][2][8];
+};
+#define ACCUMULATOR(k, b, h, x) acc.v[k][b][h][x]
+#endif
+
+INLINE float choose(const float *v, int i)
+{
+    float y = v[0];
+    UNROLL for (int k = 1; k < 8; k++) y = i == k ? v[k] : y;
+    return y;
+}
+
+/* a c - b s or a c + b s. */
+INLINE float rotate(float a, float b, float c, float s, bool minus) { return __fmaf_rn(a, c, b * (minus ? -s : s)); }
+/* Cosines from `first` on of a row of the table, and sines half a row later. A position outside gives NaN. */
+#define ANGLES(type)                                                                                                   \
+    template <int count> INLINE void angles_##type(float *c, float *s, const Tensor &t, int id, int first, int half,  \
+                                                   bool wide)                                                          \
+    {                                                                                                                  \
+        const bool inside = (u32)id < (u32)t.rows;                                                                     \
+        const char *p = t.data + ((inside ? (long)id : 0) * t.stride + first) * SIZE_##type, *q = p + half * SIZE_##type; \
+        if (count == 8) {                                                                                              \
+            u32 w[8], v[8];                                                                                            \
+            fetch_column_##type##x8(w, p, 8, wide && half * SIZE_##type % 16 == 0);                                    \
+            fetch_column_##type##x8(v, q, 8, wide && half * SIZE_##type % 16 == 0);                                    \
+            UNROLL for (int i = 0; i < count; i++) c[i] = word_##type(w, i), s[i] = word_##type(v, i);                 \
+        } else {                                                                                                       \
+            UNROLL for (int i = 0; i < count; i++) c[i] = load_##type(p, i), s[i] = load_##type(q, i);                 \
+        }                                                                                                              \
+        if (!inside)                                                                                                   \
+            UNROLL for (int i = 0; i < count; i++) c[i] = s[i] = NOT_A_NUMBER;                                         \
+    }
+ANGLES(f32)
+ANGLES(i32)
+ANGLES(bf16)
+ANGLES(f16)
+ANGLES(e4m3)
+ANGLES(e5m2)
+
+/* Eight columns of a vector that repeats. */
+#define REPEATS(type)                                                                                                  \
+    INLINE void repeat_##type(u32 *w, const char *p, int column, int size, bool wide)                                  \
+    {                                                                                                                  \
+        if (size % 8 == 0) {                                                                                           \
+            fetch_column_##type##x8(w, p + column % size * SIZE_##type, 8, wide);                                      \
+            return;                                                                                                    \
+        }                                                                                                              \
+        float v[8];                                                                                                    \
+        UNROLL for (int i = 0; i < 8; i++) v[i] = load_##type(p, (column + i) % size);                                 \
+        PACK_##type(w, v);                                                                                             \
+    }
+#define PACK_f32(w, v) pack_f32_4(w, v, 8)
+#define PACK_i32(w, v) pack_i32_4(w, v, 8)
+#define PACK_bf16(w, v) pack_bf16_2(w, v, 8)
+#define PACK_f16(w, v) pack_f16_2(w, v, 8)
+#define PACK_e4m3(w, v) pack_e4m3_1(w, v, 8)
+#define PACK_e5m2(w, v) pack_e5m2_1(w, v, 8)
+REPEATS(f32)
+REPEATS(i32)
+REPEATS(bf16)
+REPEATS(f16)
+REPEATS(e4m3)
+REPEATS(e5m2)
+
+/* out += in f32: added in memory, once an element, so the sum is that of a load and a store. */
+INLINE void add_4(char *p, float v) { asm volatile("red.global.add.f32 [%0], %1;" ::"l"(p), "f"(v) : "memory"); }
+INLINE void add_16(char *p, const float *v)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("red.global.add.v4.f32 [%0], {%1,%2,%3,%4};" ::"l"(p), "f"(v[0]), "f"(v[1]), "f"(v[2]), "f"(v[3])
+                 : "memory");
+#else
+    UNROLL for (int i = 0; i < 4; i++) add_4(p + 4 * i, v[i]);
+#endif
+}
+INLINE void add_f32x4(char *p, const float *v, int count, bool wide)
+{
+    if (wide && count >= 4)
+        add_16(p, v);
+    else
+        UNROLL for (int i = 0; i < 4; i++) if (i < count) add_4(p + 4 * i, v[i]);
+}
+INLINE void add_f32x8(char *p, const float *v, int count, bool wide)
+{
+    add_f32x4(p, v, count, wide);
+    add_f32x4(p + 16, v + 4, count - 4, wide);
+}
+
+/* Row values of `rows` rows from `first` on, by so many threads. */
+INLINE void fill_values(const Params &P, float *values, int first, int rows, bool store, int thread, int threads)
+{
+    for (int i = thread; i < rows; i += threads) {
+        if (first + i < ROWS)
+            coda_rows(P, first + i, values + i, store);
+        else
+            for (int k = 0; k < VALUES; k++)
+                values[k * VALUE_ROWS + i] = 0.0f;
+    }
+}

@@ -1,0 +1,63 @@
+/* Devices and kernels of this folder. */
+#ifndef CODA_CUDA_KERNEL_H
+#define CODA_CUDA_KERNEL_H
+
+#include "cuda/cache.h"
+#include "cuda/driver.h"
+#include "cuda/source.h"
+
+struct gpu {
+    struct driver driver; /* library NULL: a device that only compiles ("cuda:sm_90a") */
+    struct compiler compiler;
+    coda_error compiler_error; /* why there is none */
+    struct cache cache;
+    int ordinal;
+    driver_context context;
+    char name[96];
+    char architecture[16]; /* "sm_90a" */
+    int capability;        /* 90 */
+    int multiprocessors, shared_bytes;
+};
+
+/* A variant that was compiled. */
+struct compiled {
+    struct variant variant;
+    struct text source;
+    struct text log; /* of the compiler; empty where the kernel came from the cache */
+    void *cubin;
+    size_t cubin_size;
+    int shared_bytes, input_slots;
+    driver_module module;
+    driver_function function;
+};
+
+enum { MAX_VARIANTS = 2 };
+
+struct cuda_kernel {
+    struct plan plan;
+    int variant_count; /* in order of preference; a launch takes the first that can serve it */
+    struct compiled compiled[MAX_VARIANTS];
+    bool aliasing; /* some vector may not share memory with an out: blocks read it at different times */
+};
+
+/* Which ways of running a program to compile, in order of preference (choose.c). */
+coda_status choose_variants(const struct gpu *gpu, const coda_kernel *kernel, const struct plan *plan,
+                            struct variant *variant, int *count, coda_error *error);
+
+/* Makes the GPU's context current on this thread, and the one before again (device.c). */
+coda_status gpu_enter(const struct gpu *gpu, coda_error *error);
+void gpu_leave(const struct gpu *gpu);
+
+coda_status cuda_prepare(coda_kernel *kernel, coda_error *error);
+void cuda_release(coda_kernel *kernel);
+const char *cuda_source(const coda_kernel *kernel);
+coda_status cuda_launch(coda_kernel *kernel, const struct launch *launch, coda_error *error);
+
+/* Hopper's kernels (hopper.c): can they serve this launch? If not, *why says what is missing. */
+bool hopper_accepts(const struct plan *plan, const struct variant *variant, const struct launch *launch,
+                    const char **why);
+int hopper_map_count(const struct plan *plan, const struct variant *variant);
+coda_status hopper_maps(const struct gpu *gpu, const struct plan *plan, const struct variant *variant,
+                        const struct launch *launch, struct tensor_map *map, coda_error *error);
+
+#endif

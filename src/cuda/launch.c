@@ -1,0 +1,214 @@
+/* Launching: checks that only a GPU needs, parameters, grid. No allocation, no synchronisation. */
+#include "cuda/kernel.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { MAX_PARAMETER_BYTES = 4096 };
+
+static int64_t minimum(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static int64_t ceiling(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+/* ---------------------------------------------------------------- checks */
+
+static coda_status check_sizes(const struct plan *plan, const struct launch *launch, coda_error *error)
+{
+    for (int i = 0; i < plan->graph->operand_count; i++) {
+        const coda_tensor *t = &launch->operand[i];
+        if (t->shape[0] > INT32_MAX - 1024 || (t->rank == 2 && t->shape[1] > INT32_MAX - 1024))
+            return fail(error, CODA_UNSUPPORTED,
+                        "%s: operand %s is %lld x %lld; CUDA kernels index rows and columns by 32 bits",
+                        plan->graph->name, plan->graph->operand[i].name, (long long)t->shape[0],
+                        (long long)(t->rank == 2 ? t->shape[1] : 1));
+    }
+    return CODA_OK;
+}
+
+/* Memory of this GPU, or of any that the driver says is the device's. */
+static coda_status check_pointer(const struct gpu *gpu, const struct plan *plan, int i, const coda_tensor *t,
+                                 coda_error *error)
+{
+    int attribute[2] = {POINTER_MEMORY_TYPE, POINTER_DEVICE_ORDINAL};
+    unsigned type = 0;
+    int ordinal = -1;
+    void *value[2] = {&type, &ordinal};
+    int result = gpu->driver.PointerGetAttributes(2, attribute, value, (device_pointer)(uintptr_t)t->data);
+    if (result == 0 && type == MEMORY_IS_DEVICE && ordinal == gpu->ordinal)
+        return CODA_OK;
+    if (result == 0 && type == MEMORY_IS_DEVICE)
+        return fail(error, CODA_INVALID, "%s: operand %s lies in the memory of GPU %d; the kernel is for GPU %d",
+                    plan->graph->name, plan->graph->operand[i].name, ordinal, gpu->ordinal);
+    return fail(
+        error, CODA_INVALID,
+        "%s: operand %s (%p) does not lie in the GPU's memory; allocate it with coda_allocate on this device, and copy "
+        "with coda_copy_in",
+        plan->graph->name, plan->graph->operand[i].name, t->data);
+}
+
+/* Blocks run in any order, so a vector that one of them writes may not be one that others read. */
+static coda_status check_vectors(const struct plan *plan, const struct launch *launch, coda_error *error)
+{
+    const struct graph *graph = plan->graph;
+    if (plan->form->row_axis < 0 || plan->form->column_axis < 0)
+        return CODA_OK;
+    for (int i = 0; i < graph->operand_count; i++) {
+        enum space space = plan->form->space[graph->operand[i].node];
+        if (graph->operand[i].role == CODA_IN || space == SPACE_TILE || space == SPACE_HALF)
+            continue;
+        for (int k = 0; k < graph->operand_count; k++)
+            if (graph->operand[k].role == CODA_IN && launch->operand[k].data == launch->operand[i].data)
+                return fail(error, CODA_UNSUPPORTED,
+                            "%s: out %s takes the memory of %s, which other blocks of the GPU may still read; give it "
+                            "memory of "
+                            "its own",
+                            graph->name, graph->operand[i].name, graph->operand[k].name);
+    }
+    return CODA_OK;
+}
+
+/* ---------------------------------------------------------------- parameters */
+
+static bool is_wide(const coda_tensor *t)
+{
+    return (uintptr_t)t->data % 16 == 0 && (t->rank < 2 || (size_t)t->stride * coda_dtype_size(t->dtype) % 16 == 0);
+}
+
+/* Can products load 16 bytes at a time? */
+static bool chunks_align(const struct plan *plan, const struct launch *launch)
+{
+    for (int a = 0; a < plan->accumulator_count; a++) {
+        int64_t before = 0;
+        for (int s = 0; s < plan->product[a].segment_count; s++) {
+            const struct segment *segment = &plan->product[a].segment[s];
+            before = segment->continues ? before : 0;
+            if (!is_wide(&launch->operand[segment->left.operand]) || (segment->left.k_major && before % 8))
+                return false;
+            for (int r = 0; r < segment->right_count; r++)
+                if (!is_wide(&launch->operand[segment->right[r].operand]))
+                    return false;
+            before += launch->operand[segment->right[0].operand].shape[segment->right[0].k_major];
+        }
+    }
+    return true;
+}
+
+static void fill_parameters(const struct plan *plan, const struct launch *launch, const struct geometry *geometry,
+                            int map_count, unsigned char *bytes)
+{
+    const struct graph *graph = plan->graph;
+    struct parameter_layout layout = parameter_layout(graph, map_count);
+    uint64_t wide = 0;
+    for (int i = 0; i < graph->operand_count; i++) {
+        const coda_tensor *t = &launch->operand[i];
+        struct device_tensor d = {(uint64_t)(uintptr_t)t->data, t->stride, (int32_t)t->shape[0],
+                                  (int32_t)(t->rank == 2 ? t->shape[1] : 1)};
+        memcpy(bytes + layout.tensors + i * (int)sizeof d, &d, sizeof d);
+        wide |= (uint64_t)is_wide(t) << i;
+    }
+    memcpy(bytes + layout.wide, &wide, sizeof wide);
+    for (int i = 0; i < graph->parameter_count; i++) {
+        float value = (float)launch->parameter[i];
+        memcpy(bytes + layout.parameters + 4 * i, &value, sizeof value);
+    }
+    for (int i = 0; i < graph->axis_count; i++) {
+        int32_t size = (int32_t)minimum(launch->size[i], INT32_MAX);
+        memcpy(bytes + layout.sizes + 4 * i, &size, sizeof size);
+    }
+    memcpy(bytes + layout.geometry, geometry, sizeof *geometry);
+}
+
+/* ---------------------------------------------------------------- grid */
+
+static int64_t size_of(const struct launch *launch, int axis)
+{
+    return axis < 0 ? 1 : launch->size[axis];
+}
+
+/* Without a product: enough blocks to fill the GPU several times, each with whole runs of columns. */
+static void elementwise_grid(const struct gpu *gpu, const struct plan *plan, int64_t rows, int64_t columns,
+                             struct geometry *geometry, struct launch_configuration *c)
+{
+    int64_t unit = plan->run_columns > 256 ? plan->run_columns : 256, bands = ceiling(rows, BAND_ROWS);
+    int64_t parts = minimum(ceiling(columns, unit), minimum(ceiling(16 * (int64_t)gpu->multiprocessors, bands), 65535));
+    int64_t each = ceiling(ceiling(columns, parts), unit) * unit;
+    geometry->columns_per_block = (int32_t)each;
+    c->grid_x = (unsigned)bands;
+    c->grid_y = (unsigned)ceiling(columns, each);
+}
+
+static coda_status make_grid(const struct gpu *gpu, const struct plan *plan, const struct compiled *compiled,
+                             const struct launch *launch, struct geometry *geometry, struct launch_configuration *c,
+                             coda_error *error)
+{
+    const struct variant *v = &compiled->variant;
+    int64_t rows = size_of(launch, plan->form->row_axis), columns = size_of(launch, plan->form->column_axis);
+    *geometry = (struct geometry){.group = 8, .chunks = chunks_align(plan, launch)};
+    c->grid_x = c->grid_y = c->grid_z = 1;
+    switch (v->mainloop) {
+    case MAINLOOP_ROWS:
+        c->grid_x = (unsigned)ceiling(rows, 128);
+        return CODA_OK;
+    case MAINLOOP_COLUMNS:
+        c->grid_x = (unsigned)ceiling(columns, 32);
+        return CODA_OK;
+    case MAINLOOP_ELEMENTWISE:
+        elementwise_grid(gpu, plan, rows, columns, geometry, c);
+        return CODA_OK;
+    default:
+        break;
+    }
+    int64_t row_tiles = ceiling(rows, (int64_t)v->bands * BAND_ROWS), column_tiles = ceiling(columns, v->columns);
+    if (row_tiles * column_tiles > INT32_MAX / 2)
+        return fail(error, CODA_UNSUPPORTED, "%s: %lld x %lld has more tiles than a grid holds", plan->graph->name,
+                    (long long)rows, (long long)columns);
+    geometry->row_tiles = (int32_t)row_tiles;
+    geometry->column_tiles = (int32_t)column_tiles;
+    c->grid_x = (unsigned)(row_tiles * column_tiles);
+    return CODA_OK;
+}
+
+/* ---------------------------------------------------------------- launch */
+
+static coda_status start(const struct gpu *gpu, const struct plan *plan, const struct compiled *compiled,
+                         const struct launch *launch, coda_error *error)
+{
+    _Alignas(64) unsigned char bytes[MAX_PARAMETER_BYTES];
+    struct geometry geometry;
+    struct launch_configuration configuration = {.block_x = (unsigned)variant_threads(&compiled->variant),
+                                                 .block_y = 1,
+                                                 .block_z = 1,
+                                                 .shared_bytes = (unsigned)compiled->shared_bytes,
+                                                 .stream = launch->stream};
+    void *arguments[1] = {bytes};
+    coda_status status = make_grid(gpu, plan, compiled, launch, &geometry, &configuration, error);
+    if (status != CODA_OK)
+        return status;
+    fill_parameters(plan, launch, &geometry, compiled->variant.map_count, bytes);
+    return driver_check(&gpu->driver, gpu->driver.LaunchKernelEx(&configuration, compiled->function, arguments, NULL),
+                        "cuLaunchKernelEx", plan->graph->name, error);
+}
+
+coda_status cuda_launch(coda_kernel *kernel, const struct launch *launch, coda_error *error)
+{
+    const struct gpu *gpu = kernel->device->state;
+    const struct cuda_kernel *k = kernel->state;
+    coda_status status = gpu_enter(gpu, error);
+    if (status != CODA_OK)
+        return status;
+    status = check_sizes(&k->plan, launch, error);
+    if (status == CODA_OK)
+        status = check_vectors(&k->plan, launch, error);
+    for (int i = 0; i < k->plan.graph->operand_count && status == CODA_OK; i++)
+        status = check_pointer(gpu, &k->plan, i, &launch->operand[i], error);
+    if (status == CODA_OK)
+        status = start(gpu, &k->plan, &k->compiled[0], launch, error);
+    gpu_leave(gpu);
+    return status;
+}

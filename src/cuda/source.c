@@ -1,0 +1,197 @@
+#include "cuda/source.h"
+#include "cuda/emit.h"
+#include "lang/lang.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+extern const char *const coda_device_texts[][2];
+
+static const char *device_text(const char *name)
+{
+    for (int i = 0; coda_device_texts[i][0]; i++)
+        if (!strcmp(coda_device_texts[i][0], name))
+            return coda_device_texts[i][1];
+    return "";
+}
+
+static const struct {
+    const char *name, *file;
+    int threads;
+} mainloops[] = {
+    [MAINLOOP_ROWS] = {"rows", "vectors.cu", 128},
+    [MAINLOOP_COLUMNS] = {"columns", "vectors.cu", 256},
+    [MAINLOOP_ELEMENTWISE] = {"elementwise", "elementwise.cu", 128},
+    [MAINLOOP_PLAIN] = {"plain", "plain.cu", 128},
+    [MAINLOOP_PORTABLE] = {"portable", "portable.cu", 128},
+    [MAINLOOP_DIRECT] = {"direct", "hopper.cu", 384},
+    [MAINLOOP_DEFERRED] = {"deferred", "hopper.cu", 384},
+};
+
+const char *mainloop_name(enum mainloop mainloop)
+{
+    return mainloops[mainloop].name;
+}
+
+int variant_threads(const struct variant *variant)
+{
+    return mainloops[variant->mainloop].threads;
+}
+
+int variant_shared_bytes(const struct plan *plan, const struct variant *v, int input_slots)
+{
+    int rows = v->bands * BAND_ROWS, accumulators = plan->joint ? plan->accumulator_count : 1;
+    int columns = v->columns * accumulators, values = plan->value_count * rows * 4;
+    int stage = (rows + columns) * 64 * 2;
+    switch (v->mainloop) {
+    case MAINLOOP_PORTABLE:
+        return v->stages * stage + values;
+    case MAINLOOP_DIRECT:
+        return 1024 + v->stages * stage + 256 + 2 * values + plan->over_rows_count * v->bands * 4 * v->columns * 4;
+    case MAINLOOP_DEFERRED:
+        return 1024 + v->stages * stage + rows * columns * 2 + 256 + 2 * values + v->bands * input_slots * 2048 +
+               plan->over_rows_count * v->bands * 4 * v->columns * 4;
+    default:
+        return 0;
+    }
+}
+
+/* ---------------------------------------------------------------- parameters */
+
+static int at_least_one(int count)
+{
+    return count > 0 ? count : 1;
+}
+
+struct parameter_layout parameter_layout(const struct graph *graph, int map_count)
+{
+    struct parameter_layout layout;
+    layout.wide = map_count * 128;
+    layout.tensors = layout.wide + 8;
+    layout.parameters = layout.tensors + graph->operand_count * (int)sizeof(struct device_tensor);
+    layout.sizes = layout.parameters + at_least_one(graph->parameter_count) * 4;
+    layout.geometry = layout.sizes + at_least_one(graph->axis_count) * 4;
+    int align = map_count ? 64 : 8;
+    layout.total = (layout.geometry + (int)sizeof(struct geometry) + align - 1) / align * align;
+    return layout;
+}
+
+static void write_parameters(const struct plan *plan, const struct variant *v, struct text *out)
+{
+    const struct graph *graph = plan->graph;
+    if (v->map_count)
+        text_add(out, "struct __align__(64) Map {\n    u64 word[16];\n};\n");
+    text_add(out, "struct Params {\n");
+    if (v->map_count)
+        text_add(out, "    Map map[%d]; /* for the copy engine */\n", v->map_count);
+    text_add(out,
+             "    u64 wide; /* bit i: the rows of operand i start at multiples of 16 bytes */\n    Tensor t[%d]; /*",
+             graph->operand_count);
+    for (int i = 0; i < graph->operand_count; i++)
+        text_add(out, " %d %s", i, graph->operand[i].name);
+    text_add(out, " */\n    float parameter[%d]; /*", at_least_one(graph->parameter_count));
+    for (int i = 0; i < graph->parameter_count; i++)
+        text_add(out, " %d %s", i, graph->parameter[i].name);
+    text_add(out, " */\n    int size[%d]; /*", at_least_one(graph->axis_count));
+    for (int i = 0; i < graph->axis_count; i++)
+        text_add(out, " %d %s", i, graph->axis[i].name);
+    text_add(out, " */\n    int row_tiles, column_tiles, group, columns_per_block, chunks;\n};\n\n");
+}
+
+/* ---------------------------------------------------------------- the text */
+
+static void write_axis(struct text *out, const char *name, int axis)
+{
+    if (axis >= 0)
+        text_add(out, "#define %s (P.size[%d])\n", name, axis);
+    else
+        text_add(out, "#define %s 1\n", name);
+}
+
+static void write_definitions(const struct plan *plan, const struct variant *v, struct text *out)
+{
+    int phases = plan->joint ? 1 : plan->accumulator_count, bands = v->bands ? v->bands : 1;
+    text_add(out, "#define BLOCKS %d\n#define STEP %d\n", plan->blocks, plan->step);
+    text_add(out, "#define ACCUMULATORS %d\n#define PHASES %d\n#define PHASE_ACCUMULATORS %d\n",
+             plan->accumulator_count, phases, plan->joint ? plan->accumulator_count : 1);
+    text_add(out,
+             "#define BANDS %d\n#define TILE_COLUMNS %d\n#define STAGES %d\n#define CLUSTER %d\n#define BOX_ROWS %d\n",
+             bands, v->columns, v->stages, v->cluster ? v->cluster : 1, v->box_rows);
+    text_add(out, "#define VALUES %d\n#define VALUE_ROWS %d\n#define OVER_ROWS %d\n#define SCRATCH_COLUMNS %d\n",
+             plan->value_count, v->mainloop == MAINLOOP_ROWS ? 1 : bands * BAND_ROWS, plan->over_rows_count,
+             v->columns);
+    text_add(out, "#define WRITES_ROWS %d\n", plan->writes_rows);
+    text_add(out, "#define LEFT_K_MAJOR %d\n#define RIGHT_K_MAJOR %d\n#define FACTOR_F16 %d\n", plan->left_k_major,
+             plan->right_k_major, plan->factor_type == CODA_F16);
+    text_add(out, "#define PACKED %d\n#define DEFERRED %d\n#define ROW_PROGRAM %d\n", v->mainloop == MAINLOOP_DEFERRED,
+             v->mainloop == MAINLOOP_DEFERRED, v->mainloop == MAINLOOP_ROWS);
+    write_axis(out, "ROWS", plan->form->row_axis);
+    write_axis(out, "COLUMNS", plan->form->column_axis);
+    text_add(out, "\n");
+}
+
+/* The program as a comment; its text cannot end the comment, since the language has no `*` before a `/`. */
+static bool write_program(const struct plan *plan, struct text *out)
+{
+    char *text = print_graph(plan->graph);
+    if (!text)
+        return false;
+    text_add(out, "/* Generated by coda " CODA_VERSION " from\n\n");
+    for (char *line = text, *next; line && *line; line = next) {
+        next = strchr(line, '\n');
+        if (next)
+            *next++ = '\0';
+        text_add(out, "   %s\n", line);
+    }
+    text_add(out, "*/\n\n");
+    free(text);
+    return true;
+}
+
+static bool is_tile(enum mainloop mainloop)
+{
+    return mainloop != MAINLOOP_ROWS && mainloop != MAINLOOP_COLUMNS;
+}
+
+static void write_generated(struct emitter *e, const struct variant *v, struct text *out)
+{
+    if (v->mainloop == MAINLOOP_COLUMNS) {
+        emit_totals(e, out);
+        return;
+    }
+    emit_rows(e, out);
+    text_append(out, device_text("epilogue.cu"));
+    if (!is_tile(v->mainloop))
+        return;
+    if (e->plan->accumulator_count)
+        emit_products(e, out);
+    emit_inputs(e, out);
+    emit_group(e, out);
+    emit_finish(e, out);
+}
+
+coda_status source_write(const struct plan *plan, const struct variant *variant, struct text *source, int *input_slots,
+                         coda_error *error)
+{
+    struct emitter *e = emitter_new(plan, error);
+    if (!e)
+        return CODA_MEMORY;
+    coda_status status = CODA_OK;
+    if (!write_program(plan, source)) {
+        status = fail_memory(error, "the text of a kernel", 0);
+        goto done;
+    }
+    text_append(source, device_text("common.cu"));
+    write_definitions(plan, variant, source);
+    write_parameters(plan, variant, source);
+    write_generated(e, variant, source);
+    text_append(source, device_text(mainloops[variant->mainloop].file));
+    status = e->status;
+    if (input_slots)
+        *input_slots = e->input_slots;
+    if (status == CODA_OK && source->failed)
+        status = fail_memory(error, "the text of a kernel", source->length);
+done:
+    emitter_free(e);
+    return status;
+}

@@ -1,0 +1,53 @@
+/* A kernel's complete text: the fixed parts of device/ around the generated epilogue. */
+#ifndef CODA_CUDA_SOURCE_H
+#define CODA_CUDA_SOURCE_H
+
+#include "cuda/plan.h"
+#include "cuda/text.h"
+
+enum mainloop {
+    MAINLOOP_ROWS,        /* a program of row vectors */
+    MAINLOOP_COLUMNS,     /* of column vectors */
+    MAINLOOP_ELEMENTWISE, /* of matrices, without a product */
+    MAINLOOP_PLAIN,       /* products of any types, without matrix units */
+    MAINLOOP_PORTABLE,    /* bf16 and f16, cp.async and mma.sync */
+    MAINLOOP_DIRECT,      /* Hopper: TMA and wgmma, the epilogue after the tile */
+    MAINLOOP_DEFERRED,    /* Hopper: the epilogue of a tile during the next one's products */
+};
+
+/* One way to run a program. */
+struct variant {
+    enum mainloop mainloop;
+    int bands;    /* of 64 rows in a tile */
+    int columns;  /* of a tile, for each accumulator */
+    int stages;   /* of the ring in shared memory */
+    int cluster;  /* blocks that share the right operand */
+    int box_rows; /* Hopper: rows of the right operand that one copy brings */
+    int map_count;
+};
+
+const char *mainloop_name(enum mainloop mainloop);
+/* Threads of a block, and its dynamic shared memory. */
+int variant_threads(const struct variant *variant);
+int variant_shared_bytes(const struct plan *plan, const struct variant *variant, int input_slots);
+
+/* Writes the text. `input_slots` (may be NULL) receives the 16-byte slots that a thread needs to bring a group's
+ * inputs. */
+coda_status source_write(const struct plan *plan, const struct variant *variant, struct text *source, int *input_slots,
+                         coda_error *error);
+
+/* Where the parts of a kernel's parameters lie. */
+struct parameter_layout {
+    int wide, tensors, parameters, sizes, geometry, total;
+};
+struct parameter_layout parameter_layout(const struct graph *graph, int map_count);
+struct device_tensor {
+    uint64_t data;
+    int64_t stride;
+    int32_t rows, columns;
+};
+struct geometry {
+    int32_t row_tiles, column_tiles, group, columns_per_block, chunks;
+};
+
+#endif
