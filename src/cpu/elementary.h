@@ -1,0 +1,163 @@
+/* Elementary functions on vectors. Bounds are against the exact value, in units in the last place of f32, where the
+ * result is a normal number, and hold with fused multiply-add; without it (portable) they are 2 units more.
+ * tests/test_cpu.c checks them. Subnormal results are rounded as the last step; NaN in gives NaN out. */
+#ifndef CODA_CPU_ELEMENTARY_H
+#define CODA_CPU_ELEMENTARY_H
+
+#include "cpu/lanes.h"
+
+/* 1.5 * 2^23: adding it rounds to an integer, which stands in the low bits. */
+#define ROUNDER 12582912.0f
+
+/* 2^n for -126 <= n <= 127. */
+INLINE lanes power_of_two(ints n)
+{
+    return (lanes)((n + 127) << 23);
+}
+
+/* exp(x + low), low small against x. */
+INLINE lanes exp_extended(lanes x, lanes low)
+{
+    x = lanes_greater(lanes_set(-110), lanes_lesser(lanes_set(100), x));
+    lanes shifted = lanes_fma(x, lanes_set(1.44269504f), lanes_set(ROUNDER));
+    lanes n = shifted - ROUNDER;
+    ints whole = (ints)shifted - (ints)lanes_set(ROUNDER);
+    /* ln 2 in two parts, the first with zeros at its end */
+    lanes r = lanes_fma(n, lanes_set(-0.693359375f), x);
+    r = lanes_fma(n, lanes_set(2.12194440e-4f), r) + low;
+    lanes p = lanes_set(1.9875691500e-4f);
+    p = lanes_fma(p, r, lanes_set(1.3981999507e-3f));
+    p = lanes_fma(p, r, lanes_set(8.3334519073e-3f));
+    p = lanes_fma(p, r, lanes_set(4.1665795894e-2f));
+    p = lanes_fma(p, r, lanes_set(1.6666665459e-1f));
+    p = lanes_fma(p, r, lanes_set(5.0000001201e-1f));
+    p = lanes_fma(p, r * r, r) + 1.0f;
+    /* in two factors, so that results beyond the normal range come out right */
+    ints half = whole >> 1;
+    return p * power_of_two(half) * power_of_two(whole - half);
+}
+
+/* 2 units */
+INLINE lanes lanes_exp(lanes x)
+{
+    return exp_extended(x, (lanes){0});
+}
+
+/* 2 units */
+INLINE lanes lanes_log(lanes x)
+{
+    ints tiny = x < 1.17549435e-38f;
+    lanes scaled = lanes_select(tiny, x * 8388608.0f, x);
+    /* x = m 2^e, sqrt(1/2) <= m < sqrt(2) */
+    words offset = (words)scaled - 0x3f3504f3u;
+    ints e = (ints)offset >> 23;
+    lanes m = (lanes)((offset & 0x007fffffu) + 0x3f3504f3u) - 1.0f;
+    lanes exponent = __builtin_convertvector(e - (tiny & 23), lanes);
+    lanes p = lanes_set(7.0376836292e-2f);
+    p = lanes_fma(p, m, lanes_set(-1.1514610310e-1f));
+    p = lanes_fma(p, m, lanes_set(1.1676998740e-1f));
+    p = lanes_fma(p, m, lanes_set(-1.2420140846e-1f));
+    p = lanes_fma(p, m, lanes_set(1.4249322787e-1f));
+    p = lanes_fma(p, m, lanes_set(-1.6668057665e-1f));
+    p = lanes_fma(p, m, lanes_set(2.0000714765e-1f));
+    p = lanes_fma(p, m, lanes_set(-2.4999993993e-1f));
+    p = lanes_fma(p, m, lanes_set(3.3333331174e-1f));
+    lanes square = m * m;
+    lanes tail = p * m * square;
+    tail = lanes_fma(exponent, lanes_set(-2.12194440e-4f), tail);
+    tail = lanes_fma(square, lanes_set(-0.5f), tail);
+    lanes y = lanes_fma(exponent, lanes_set(0.693359375f), m + tail);
+    y = lanes_select(x == INFINITY, x, y);
+    y = lanes_select(x == 0.0f, lanes_set(-INFINITY), y);
+    return lanes_select(x >= 0.0f, y, lanes_set(NAN));
+}
+
+/* 1 unit */
+INLINE lanes lanes_rsqrt(lanes x)
+{
+    return 1.0f / lanes_sqrt(x);
+}
+
+/* 3 units */
+INLINE lanes lanes_tanh(lanes x)
+{
+    lanes a = lanes_abs(x), z = x * x;
+    lanes p = lanes_set(-5.70498872745e-3f);
+    p = lanes_fma(p, z, lanes_set(2.06390887954e-2f));
+    p = lanes_fma(p, z, lanes_set(-5.37397155531e-2f));
+    p = lanes_fma(p, z, lanes_set(1.33314422036e-1f));
+    p = lanes_fma(p, z, lanes_set(-3.33332819422e-1f));
+    lanes near = lanes_fma(p * z, x, x);
+    lanes far = 1.0f - 2.0f / (lanes_exp(a + a) + 1.0f);
+    return lanes_select(a < 0.625f, near, lanes_copysign(far, x));
+}
+
+/* 1 / (1 + exp(-x)) with e = exp(-|x|), which cannot overflow; 4 units */
+INLINE lanes lanes_sigmoid(lanes x)
+{
+    lanes e = lanes_exp(-lanes_abs(x));
+    return lanes_select(x < 0.0f, e, lanes_set(1)) / (1.0f + e);
+}
+
+/* 5 units */
+INLINE lanes lanes_silu(lanes x)
+{
+    return x * lanes_sigmoid(x);
+}
+
+/* erfc(a) for a >= 0: exp(-a^2) P((a - 2) / (a + 2)) / (1 + 2 a), with the rounding of a^2 made good; 8 units */
+INLINE lanes erfc_positive(lanes a)
+{
+    a = lanes_lesser(lanes_set(12), a);
+    lanes q = (a - 2.0f) / (a + 2.0f);
+    lanes p = lanes_set(0.0003083026f);
+    p = lanes_fma(p, q, lanes_set(-0.00039619714f));
+    p = lanes_fma(p, q, lanes_set(-0.0015132905f));
+    p = lanes_fma(p, q, lanes_set(0.001265129f));
+    p = lanes_fma(p, q, lanes_set(0.0087337205f));
+    p = lanes_fma(p, q, lanes_set(-0.008034072f));
+    p = lanes_fma(p, q, lanes_set(-0.054220907f));
+    p = lanes_fma(p, q, lanes_set(0.16405131f));
+    p = lanes_fma(p, q, lanes_set(-0.16603038f));
+    p = lanes_fma(p, q, lanes_set(-0.092763826f));
+    p = lanes_fma(p, q, lanes_set(1.2769784f));
+    /* a = high + low with high^2 exact: high has 12 bits */
+    lanes high = (lanes)((words)a & 0xfffff000u), low = a - high;
+    lanes rest = -low * (a + high);
+    return exp_extended(-high * high, rest) * p / lanes_fma(a, lanes_set(2), lanes_set(1));
+}
+
+/* 4 units */
+INLINE lanes lanes_erf(lanes x)
+{
+    lanes a = lanes_abs(x), z = x * x;
+    lanes p = lanes_set(7.853865827200934e-05f);
+    p = lanes_fma(p, z, lanes_set(-0.0008010194287635386f));
+    p = lanes_fma(p, z, lanes_set(0.005188327748328447f));
+    p = lanes_fma(p, z, lanes_set(-0.026853810995817184f));
+    p = lanes_fma(p, z, lanes_set(0.1128358542919159f));
+    p = lanes_fma(p, z, lanes_set(-0.3761262595653534f));
+    p = lanes_fma(p, z, lanes_set(0.12837916f));
+    lanes near = lanes_fma(x, p, x);
+    lanes far = 1.0f - erfc_positive(a);
+    return lanes_select(a < 1.0f, near, lanes_select(x == x, lanes_copysign(far, x), x));
+}
+
+/* x Phi(x), Phi(-|x|) = erfc(|x| / sqrt(2)) / 2 so that nothing cancels. The rounding of |x| / sqrt(2) grows with x^2
+ * in the exponent: 8 + x^2 units */
+INLINE lanes lanes_gelu(lanes x)
+{
+    lanes a = lanes_abs(x);
+    lanes tail = 0.5f * a * erfc_positive(a * 0.70710678f);
+    lanes y = lanes_select(x < 0.0f, -tail, x - tail);
+    return lanes_select(x == INFINITY, x, y);
+}
+
+/* x sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3): 8 + 4 |u| units */
+INLINE lanes lanes_gelu_tanh(lanes x)
+{
+    lanes u = x * lanes_fma(x * x, lanes_set(0.071354816f), lanes_set(1.5957691f));
+    return x * lanes_sigmoid(u);
+}
+
+#endif

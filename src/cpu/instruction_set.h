@@ -1,0 +1,89 @@
+/* What one instruction set offers: GEMM microkernels, and one vectorised function a primitive for the tile machine. */
+#ifndef CODA_CPU_INSTRUCTION_SET_H
+#define CODA_CPU_INSTRUCTION_SET_H
+
+#include "ir/graph.h"
+
+enum {
+    DTYPE_COUNT = CODA_I32 + 1,
+    ROOM = 32,        /* rows of registers end on multiples of it: two of the longest vectors */
+    SCALAR_MASKS = 8, /* which of three inputs are one value a row */
+};
+
+/* ---------------------------------------------------------------- GEMM */
+
+/* Multiplies packed panels: c[rows x columns] (+)= a[depth x rows]^T b[depth x columns], one chain of multiply-adds an
+ * element, in increasing depth. A panel holds, for each step of `depth`, all of its rows or columns. */
+struct microkernel {
+    const char *name;
+    unsigned needs;    /* of the machine, bits of enum cpu_feature */
+    bool only_bf16;    /* takes products of bf16 with bf16; others take every type, widened to f32 while packing */
+    int rows, columns; /* of the product in registers */
+    int depth;         /* packed depths are multiples of it */
+    coda_dtype packed; /* type of packed elements: f32 or bf16 */
+    /* panel[k][i] = block[i][k] and panel[k][i] = block[k][i] for k < depth, i < width; rows of `block` are `stride`
+     * elements apart */
+    void (*pack_deep)(void *panel, const void *block, int64_t stride, int width, int64_t depth);
+    void (*pack_wide)(void *panel, const void *block, int64_t stride, int width, int64_t depth);
+    /* start: c is written, not added to */
+    void (*run)(int64_t depth, const void *a, const void *b, float *c, int64_t stride, bool start);
+};
+
+/* ---------------------------------------------------------------- the tile machine */
+
+/* Rows of registers that an inner function works on: row i of the result is out + i * out_stride, of input k
+ * in[k] + i * in_stride[k]; an input that is one value a row is read at its first element. Functions work on whole
+ * vectors: registers have room behind `width` up to a multiple of ROOM. */
+struct rows {
+    int rows, width;
+    float *out;
+    int64_t out_stride;
+    const float *in[3];
+    int64_t in_stride[3];
+};
+typedef void rows_function(const struct rows *rows);
+/* run: of a reduction, repetition or pair of halves */
+typedef void run_function(const struct rows *rows, int run);
+
+typedef void load_function(float *to, const void *from, int64_t count);
+typedef void store_function(void *to, const float *from, int64_t count);
+
+enum reduction { REDUCE_SUM, REDUCE_MAX, REDUCE_ABSMAX, REDUCE_LOGSUMEXP, REDUCTION_COUNT };
+
+/* A reduction on its way: `sum` is the sum, or of logsumexp the sum of exp(x - top); `top` the maximum. */
+struct partial {
+    float sum, top;
+};
+
+/* Pairs of primitives that one function does: a * b + c, a * b - c, c - a * b, of in[0], in[1], in[2]. */
+enum fused { MULTIPLY_ADD, MULTIPLY_SUBTRACT, SUBTRACT_PRODUCT, FUSED_COUNT };
+
+struct instruction_set {
+    const char *name;
+    unsigned needs;
+    const struct microkernel *const *microkernels; /* best first, ends in NULL */
+    load_function *load[DTYPE_COUNT];
+    store_function *store[DTYPE_COUNT], *add[DTYPE_COUNT];
+    rows_function *const (
+        *elementwise)[SCALAR_MASKS];             /* [enum op][mask: bit k is set where input k is one value a row] */
+    rows_function *const (*fused)[SCALAR_MASKS]; /* [enum fused][mask] */
+    rows_function *copy[2];                      /* out = in, by mask */
+    rows_function *round[DTYPE_COUNT];
+    rows_function *even, *odd, *join;           /* width: of the result */
+    run_function *first, *second, *join_halves; /* run: h */
+    run_function *expand;                       /* out[j] = in[j / run] */
+    run_function *reduce[REDUCTION_COUNT];      /* width: of the input; out: one value a run */
+    /* Along rows: adds the rows of in[0] one by one into out (sum or maximum) and, of logsumexp, out + top_offset. */
+    void (*accumulate[REDUCTION_COUNT])(const struct rows *rows, float *top);
+    void (*finish_logsumexp)(float *sum, const float *top, int width);
+    /* Folds count elements into a reduction. */
+    void (*fold[REDUCTION_COUNT])(struct partial *partial, const float *x, int64_t count);
+    /* Rotates heads of `head` columns: in[0] rows, in[1] a row of cosines and sines for each. */
+    void (*rope[2])(const struct rows *rows, int head, bool inverse); /* [1]: pairs of neighbours */
+};
+
+extern const struct instruction_set instruction_set_portable;
+extern const struct instruction_set instruction_set_avx2;
+extern const struct instruction_set instruction_set_avx512;
+
+#endif

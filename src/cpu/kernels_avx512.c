@@ -1,0 +1,13 @@
+/* AVX-512 F, BW, VL, DQ: 24 of 32 registers hold the product. */
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__)
+#define LANES_AVX512
+#define MICRO_ROWS    12
+#define MICRO_VECTORS 2
+#define ISA_NAME      "avx512"
+#define ISA_NEEDS     CPU_AVX512
+#define ISA_TABLE     instruction_set_avx512
+#define ISA_MICROKERNELS
+#include "cpu/kernels.h"
+#else
+typedef int no_avx512;
+#endif

@@ -1,0 +1,29 @@
+/* Operands of products as the packing reads them: stored rows, of one operand or of several stacked ones. */
+#ifndef CODA_CPU_MATRIX_H
+#define CODA_CPU_MATRIX_H
+
+#include "cpu/instruction_set.h"
+#include "runtime/device.h"
+
+struct matrix {
+    bool deep; /* K runs along stored rows; else a stored row is one step of K */
+    int count;
+    struct matrix_part {
+        const char *data;
+        int64_t first, rows, stride; /* first row; bytes between rows */
+        coda_dtype dtype;
+    } part[MAX_STACK];
+};
+
+/* `node` is an `in`, a stack of them, or either transposed; right: it stands on the right of `@`. */
+void cpu_matrix_create(struct matrix *matrix, const struct graph *graph, int node, bool right,
+                       const struct launch *launch);
+
+/* Packs lines first .. first+count-1 (rows of the left operand, columns of the right) over K range k .. k+depth-1 into
+ * panels of `width` lines. scratch: scratch_floats(..) floats. */
+void cpu_matrix_pack(const struct matrix *matrix, const struct microkernel *microkernel,
+                     const struct instruction_set *isa, int64_t first, int64_t count, int width, int64_t k,
+                     int64_t depth, char *panels, float *scratch);
+int64_t cpu_matrix_scratch_floats(const struct microkernel *microkernel, int64_t depth, int64_t lines);
+
+#endif

@@ -1,0 +1,90 @@
+/* The f32 microkernel, MICRO_ROWS rows by MICRO_VECTORS vectors of columns, and its packing. */
+#ifndef CODA_CPU_MICROKERNEL_H
+#define CODA_CPU_MICROKERNEL_H
+
+#include "cpu/instruction_set.h"
+#include "cpu/moves.h"
+
+enum { MICRO_COLUMNS = MICRO_VECTORS * LANES };
+
+static void multiply_panels(int64_t depth, const void *left, const void *right, float *c, int64_t stride, bool start)
+{
+    const float *a = left, *b = right;
+    lanes sum[MICRO_ROWS][MICRO_VECTORS];
+#pragma GCC unroll 16
+    for (int i = 0; i < MICRO_ROWS; i++)
+#pragma GCC unroll 4
+        for (int v = 0; v < MICRO_VECTORS; v++)
+            sum[i][v] = start ? (lanes){0} : lanes_load(c + i * stride + v * LANES);
+#pragma GCC unroll 4
+    for (int64_t k = 0; k < depth; k++) {
+        lanes column[MICRO_VECTORS];
+#pragma GCC unroll 4
+        for (int v = 0; v < MICRO_VECTORS; v++)
+            column[v] = lanes_load(b + k * MICRO_COLUMNS + v * LANES);
+#pragma GCC unroll 16
+        for (int i = 0; i < MICRO_ROWS; i++) {
+            lanes row = lanes_set(a[k * MICRO_ROWS + i]);
+#pragma GCC unroll 4
+            for (int v = 0; v < MICRO_VECTORS; v++)
+                sum[i][v] = lanes_fma(row, column[v], sum[i][v]);
+        }
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < MICRO_ROWS; i++)
+#pragma GCC unroll 4
+        for (int v = 0; v < MICRO_VECTORS; v++)
+            lanes_store(c + i * stride + v * LANES, sum[i][v]);
+}
+
+/* ---------------------------------------------------------------- packing */
+
+/* A vector is stored at the end of a narrower step only where what it spills over is written later, or else in part. */
+INLINE void store_step(float *to, lanes x, int count, bool may_spill)
+{
+    if (count >= LANES || may_spill)
+        lanes_store(to, x);
+    else
+        store_part(to, x, count);
+}
+
+static void pack_wide(void *panel, const void *block, int64_t stride, int width, int64_t depth)
+{
+    float *to = panel;
+    const float *from = block;
+    for (int64_t k = 0; k < depth; k++)
+        for (int i = 0; i < width; i += LANES)
+            store_step(to + k * width + i, lanes_load(from + k * stride + i), width - i, k + 1 < depth);
+}
+
+/* Rows become columns: log2(LANES) rounds, each of which interleaves row i with row i + LANES / 2. */
+INLINE void transpose(lanes row[LANES])
+{
+    for (int round = 1; round < LANES; round *= 2) {
+        float next[LANES * LANES];
+#pragma GCC unroll 8
+        for (int i = 0; i < LANES / 2; i++)
+            store_interleaved(next + 2 * i * LANES, row[i], row[i + LANES / 2]);
+#pragma GCC unroll 16
+        for (int i = 0; i < LANES; i++)
+            row[i] = lanes_load(next + i * LANES);
+    }
+}
+
+static void pack_deep(void *panel, const void *block, int64_t stride, int width, int64_t depth)
+{
+    float *to = panel;
+    const float *from = block;
+    for (int64_t k = 0; k < depth; k += LANES)
+        for (int first = 0; first < width; first += LANES) {
+            int count = depth - k < LANES ? (int)(depth - k) : LANES;
+            lanes row[LANES];
+            for (int i = 0; i < LANES; i++)
+                row[i] = first + i < width ? load_part(from + (first + i) * stride + k, count) : (lanes){0};
+            transpose(row);
+            for (int j = 0; j < count; j++)
+                store_step(to + (k + j) * width + first, row[j], width - first, width <= LANES && k + j + 1 < depth);
+        }
+}
+
+#endif

@@ -1,0 +1,193 @@
+/* Functions that move columns: pairs, halves, repetition over runs, rotations. */
+#ifndef CODA_CPU_MOVES_H
+#define CODA_CPU_MOVES_H
+
+#include "cpu/instruction_set.h"
+#include "cpu/lanes.h"
+
+/* Elements 0, 2, 4, .. and 1, 3, 5, .. of the 2 LANES elements a, b; and back. */
+INLINE lanes evens(lanes a, lanes b)
+{
+#if LANES == 16
+    return __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+#elif LANES == 8
+    return __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14);
+#else
+    return __builtin_shufflevector(a, b, 0, 2, 4, 6);
+#endif
+}
+
+INLINE lanes odds(lanes a, lanes b)
+{
+#if LANES == 16
+    return __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+#elif LANES == 8
+    return __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15);
+#else
+    return __builtin_shufflevector(a, b, 1, 3, 5, 7);
+#endif
+}
+
+INLINE void store_interleaved(float *to, lanes even, lanes odd)
+{
+#if LANES == 16
+    lanes low = __builtin_shufflevector(even, odd, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    lanes high = __builtin_shufflevector(even, odd, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+#elif LANES == 8
+    lanes low = __builtin_shufflevector(even, odd, 0, 8, 1, 9, 2, 10, 3, 11);
+    lanes high = __builtin_shufflevector(even, odd, 4, 12, 5, 13, 6, 14, 7, 15);
+#else
+    lanes low = __builtin_shufflevector(even, odd, 0, 4, 1, 5);
+    lanes high = __builtin_shufflevector(even, odd, 2, 6, 3, 7);
+#endif
+    lanes_store(to, low);
+    lanes_store(to + LANES, high);
+}
+
+/* The last vectors may reach over the end of a row of 2 width columns by less than a vector: registers have that room.
+ */
+static void take_even(const struct rows *r)
+{
+    for (int i = 0; i < r->rows; i++)
+        for (int j = 0; j < r->width; j += LANES) {
+            const float *x = r->in[0] + i * r->in_stride[0] + 2 * j;
+            lanes_store(r->out + i * r->out_stride + j, evens(lanes_load(x), lanes_load(x + LANES)));
+        }
+}
+
+static void take_odd(const struct rows *r)
+{
+    for (int i = 0; i < r->rows; i++)
+        for (int j = 0; j < r->width; j += LANES) {
+            const float *x = r->in[0] + i * r->in_stride[0] + 2 * j;
+            lanes_store(r->out + i * r->out_stride + j, odds(lanes_load(x), lanes_load(x + LANES)));
+        }
+}
+
+static void join_pairs(const struct rows *r)
+{
+    for (int i = 0; i < r->rows; i++)
+        for (int j = 0; j < r->width; j += 2 * LANES) {
+            lanes even = lanes_load(r->in[0] + i * r->in_stride[0] + j / 2);
+            lanes odd = lanes_load(r->in[1] + i * r->in_stride[1] + j / 2);
+            store_interleaved(r->out + i * r->out_stride + j, even, odd);
+        }
+}
+
+/* Copies width / run pieces of `run` columns; pieces of input and output begin in_step and out_step apart. */
+static void copy_pieces(float *out, const float *in, int pieces, int run, int64_t out_step, int64_t in_step)
+{
+    for (int p = 0; p < pieces; p++)
+        memcpy(out + p * out_step, in + p * in_step, (size_t)run * sizeof *out);
+}
+
+static void take_first(const struct rows *r, int h)
+{
+    for (int i = 0; i < r->rows; i++)
+        copy_pieces(r->out + i * r->out_stride, r->in[0] + i * r->in_stride[0], r->width / h, h, h, 2 * h);
+}
+
+static void take_second(const struct rows *r, int h)
+{
+    for (int i = 0; i < r->rows; i++)
+        copy_pieces(r->out + i * r->out_stride, r->in[0] + i * r->in_stride[0] + h, r->width / h, h, h, 2 * h);
+}
+
+static void join_two_halves(const struct rows *r, int h)
+{
+    for (int i = 0; i < r->rows; i++)
+        for (int k = 0; k < 2; k++)
+            copy_pieces(r->out + i * r->out_stride + k * h, r->in[k] + i * r->in_stride[k], r->width / (2 * h), h,
+                        2 * h, h);
+}
+
+static void expand_runs(const struct rows *r, int run)
+{
+    for (int i = 0; i < r->rows; i++) {
+        const float *in = r->in[0] + i * r->in_stride[0];
+        float *out = r->out + i * r->out_stride;
+        for (int first = 0, k = 0; first < r->width; first += run, k++) {
+            int end = first + run < r->width ? first + run : r->width;
+            lanes x = lanes_set(in[k]);
+            int j = first;
+            for (; j + LANES <= end; j += LANES)
+                lanes_store(out + j, x);
+            for (; j < end; j++)
+                out[j] = in[k];
+        }
+    }
+}
+
+/* ---------------------------------------------------------------- rotations */
+
+/* The first and second columns of LANES pairs, by the angles with these cosines and sines. */
+INLINE void rotate(lanes *a, lanes *b, lanes cosine, lanes sine)
+{
+    lanes first = lanes_fma(*a, cosine, -(*b * sine));
+    *b = lanes_fma(*b, cosine, *a * sine);
+    *a = first;
+}
+
+INLINE lanes load_part(const float *from, int count)
+{
+    float part[LANES] = {0};
+    if (count >= LANES)
+        return lanes_load(from);
+    memcpy(part, from, (size_t)count * sizeof *part);
+    return lanes_load(part);
+}
+
+INLINE void store_part(float *to, lanes x, int count)
+{
+    float part[LANES];
+    lanes_store(part, x);
+    memcpy(to, part, (size_t)(count < LANES ? count : LANES) * sizeof *part);
+}
+
+INLINE lanes signed_sine(const float *from, int count, bool inverse)
+{
+    lanes sine = load_part(from, count);
+    return inverse ? -sine : sine;
+}
+
+static void rotate_halves(const struct rows *r, int head, bool inverse)
+{
+    const int h = head / 2;
+    for (int i = 0; i < r->rows; i++) {
+        const float *angles = r->in[1] + i * r->in_stride[1];
+        for (int column = 0; column < r->width; column += head) {
+            const float *x = r->in[0] + i * r->in_stride[0] + column;
+            float *out = r->out + i * r->out_stride + column;
+            for (int j = 0; j < h; j += LANES) {
+                lanes a = load_part(x + j, h - j), b = load_part(x + h + j, h - j);
+                rotate(&a, &b, load_part(angles + j, h - j), signed_sine(angles + h + j, h - j, inverse));
+                store_part(out + j, a, h - j);
+                store_part(out + h + j, b, h - j);
+            }
+        }
+    }
+}
+
+static void rotate_pairs(const struct rows *r, int head, bool inverse)
+{
+    const int h = head / 2;
+    for (int i = 0; i < r->rows; i++) {
+        const float *angles = r->in[1] + i * r->in_stride[1];
+        for (int column = 0; column < r->width; column += head) {
+            const float *x = r->in[0] + i * r->in_stride[0] + column;
+            float *out = r->out + i * r->out_stride + column;
+            for (int j = 0; j < h; j += LANES) {
+                lanes low = load_part(x + 2 * j, 2 * (h - j)), high = (lanes){0};
+                if (2 * (h - j) > LANES)
+                    high = load_part(x + 2 * j + LANES, 2 * (h - j) - LANES);
+                lanes a = evens(low, high), b = odds(low, high);
+                rotate(&a, &b, load_part(angles + j, h - j), signed_sine(angles + h + j, h - j, inverse));
+                float pairs[2 * LANES];
+                store_interleaved(pairs, a, b);
+                memcpy(out + 2 * j, pairs, (size_t)(h - j < LANES ? h - j : LANES) * 2 * sizeof *pairs);
+            }
+        }
+    }
+}
+
+#endif
