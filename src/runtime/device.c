@@ -1,7 +1,7 @@
 /* The registry of devices. */
 #include "runtime/device.h"
 
-#include <omp.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,12 +10,19 @@ static const struct device_operations *const registry[] = {&ref_operations, &cpu
 
 enum { MAX_THREADS = 256 };
 
+/* Processors that this process may run on. */
+static int processors(void)
+{
+    cpu_set_t set;
+    int count = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+    return count < 1 ? 1 : count > MAX_THREADS ? MAX_THREADS : count;
+}
+
 static coda_status threads_at_start(int *threads, coda_error *error)
 {
     const char *text = getenv("CODA_THREADS");
     if (!text || !*text) {
-        int processors = omp_get_num_procs();
-        *threads = processors < 1 ? 1 : processors > MAX_THREADS ? MAX_THREADS : processors;
+        *threads = processors();
         return CODA_OK;
     }
     char *end;

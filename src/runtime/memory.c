@@ -1,7 +1,6 @@
 /* Host memory for devices that compute in it, and the library's threads. */
 #include "runtime/device.h"
 
-#include <omp.h>
 #include <stdlib.h>
 #include <string.h>
 
