@@ -110,16 +110,17 @@ INLINE lanes erfc_positive(lanes a)
 {
     a = lanes_lesser(lanes_set(12), a);
     lanes q = (a - 2.0f) / (a + 2.0f);
-    lanes p = lanes_set(0.0003083026f);
-    p = lanes_fma(p, q, lanes_set(-0.00039619714f));
-    p = lanes_fma(p, q, lanes_set(-0.0015132905f));
-    p = lanes_fma(p, q, lanes_set(0.001265129f));
-    p = lanes_fma(p, q, lanes_set(0.0087337205f));
-    p = lanes_fma(p, q, lanes_set(-0.008034072f));
-    p = lanes_fma(p, q, lanes_set(-0.054220907f));
-    p = lanes_fma(p, q, lanes_set(0.16405131f));
-    p = lanes_fma(p, q, lanes_set(-0.16603038f));
-    p = lanes_fma(p, q, lanes_set(-0.092763826f));
+    lanes p = lanes_set(8.168829e-05f);
+    p = lanes_fma(p, q, lanes_set(0.00017462407f));
+    p = lanes_fma(p, q, lanes_set(-0.0003994289f));
+    p = lanes_fma(p, q, lanes_set(-0.0014253923f));
+    p = lanes_fma(p, q, lanes_set(0.0012500238f));
+    p = lanes_fma(p, q, lanes_set(0.008710347f));
+    p = lanes_fma(p, q, lanes_set(-0.0080298744f));
+    p = lanes_fma(p, q, lanes_set(-0.054217931f));
+    p = lanes_fma(p, q, lanes_set(0.16405092f));
+    p = lanes_fma(p, q, lanes_set(-0.16603053f));
+    p = lanes_fma(p, q, lanes_set(-0.092763819f));
     p = lanes_fma(p, q, lanes_set(1.2769784f));
     /* a = high + low with high^2 exact: high has 12 bits */
     lanes high = (lanes)((words)a & 0xfffff000u), low = a - high;
