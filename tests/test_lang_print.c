@@ -169,6 +169,7 @@ static void every_other_construction_survives_printing(void **state)
         {"x : f32[M, N]; a, b = pairs(x)", "f32[M, N/2]", "b"},
         {"x : f32[M, N]; a, b = halves(x, D/2)", "f32[M, N]", "join_halves(b, a, D/2)"},
         {"x : f32[M, N]; a, b = halves(x, 64); c, d = halves(x, 64)", "f32[M, N/2]", "a * d"},
+        {"x : f32[M, N]; a, b = halves(x, D/2)", "f32[M, N/2]", "a * b + broadcast(sum(a, N), [M, N/2:D/2])"},
         {"x, g, b : f32[M, N]", "f32[M, N]", "rmsnorm(x, g, 1e-6) + layernorm(x, g, b, 1e-5) + softmax(x)"},
         {"x : f32[64, N]; in w : e4m3[N, 128]", "f32[64, 128]", "x @ w"},
         {"x : f16[M, N]; in w : e5m2[M, N]; in s : f32; param p = -0.25; param q = 3e-45", "f32[M, N]",

@@ -86,11 +86,15 @@ static void write_dim(struct output *text, const struct graph *graph, const stru
     output_length(text, graph, dim->form == DIM_HALVES ? (struct extent){.axis = -1, .value = 2} : dim->run);
 }
 
-static void write_shape(struct output *text, const struct graph *graph, const struct shape *shape)
+static void write_shape(struct output *text, const struct graph *graph, const struct shape *shape, bool of_value)
 {
     for (int i = 0; i < shape->rank; i++) {
         output_add(text, i == 0 ? "[" : ", ");
         write_dim(text, graph, &shape->dim[i]);
+        if (of_value && shape->dim[i].form == DIM_HALVES) {
+            output_add(text, ":");
+            output_length(text, graph, shape->dim[i].run);
+        }
     }
     if (shape->rank > 0)
         output_add(text, "]");
@@ -99,7 +103,7 @@ static void write_shape(struct output *text, const struct graph *graph, const st
 void output_type(struct output *text, const struct graph *graph, coda_dtype dtype, const struct shape *shape)
 {
     output_add(text, "%s", coda_dtype_name(dtype));
-    write_shape(text, graph, shape);
+    write_shape(text, graph, shape, false); /* operands of halves are N/2 */
 }
 
 /* sum(S) of a partial, sum(x, N), sum(x, N:128) */
@@ -160,7 +164,7 @@ static void write_call(struct writer *w, const struct node *node)
         break;
     case OP_BROADCAST:
         output_add(w->text, ", ");
-        write_shape(w->text, graph, &node->shape);
+        write_shape(w->text, graph, &node->shape, true);
         break;
     case OP_INDEX:
         output_add(w->text, "%s", graph->axis[node->axis].name);

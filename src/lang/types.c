@@ -96,6 +96,18 @@ bool parse_dim(struct parser *parser, struct dim *dim, enum axis_rule rule)
     return dim->axis >= 0;
 }
 
+/* `N/2:h` in a shape of values: the halves of runs of 2h, where `N/2` alone means pairs. */
+static bool parse_halves(struct parser *parser, struct dim *dim)
+{
+    if (dim->form != DIM_RUNS || dim->run.axis >= 0 || dim->run.value != 2) {
+        parser_unexpected(parser, "`,` or `]`", "Halves are written N/2:h");
+        return false;
+    }
+    dim->form = DIM_HALVES;
+    parser_advance(parser);
+    return parse_length(parser, &dim->run);
+}
+
 bool parse_shape(struct parser *parser, struct shape *shape, enum axis_rule rule)
 {
     static const char advice[] = "Dims stand between brackets, separated by commas: [M, N/128]";
@@ -107,6 +119,8 @@ bool parse_shape(struct parser *parser, struct shape *shape, enum axis_rule rule
     do {
         struct dim dim;
         good = parse_dim(parser, &dim, rule) && good;
+        if (rule == AXIS_MUST_EXIST && !parser->lost && parser_at(parser, TOKEN_COLON))
+            good = parse_halves(parser, &dim) && good;
         if (count < 2)
             shape->dim[count] = dim;
         count++;
