@@ -1,0 +1,292 @@
+/* What programs store for each other, and which program stores it. */
+#include "rewrite/cut.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { HOST_WALK = 512, NO_MEMORY = -2 };
+
+coda_dtype matrix_dtype(const struct graph *graph)
+{
+    for (int products = 1; products >= 0; products--)
+        for (int n = 0; n < graph->node_count; n++) {
+            const struct node *x = &graph->node[n];
+            if (products && x->op != OP_GEMM)
+                continue;
+            if (products)
+                x = &graph->node[strip_operand(graph, x->input[1])];
+            if (x->op == OP_STACK)
+                x = &graph->node[x->input[0]];
+            if (x->op == OP_IN && x->shape.rank == 2 && (x->dtype == CODA_F32 || x->dtype == CODA_BF16 || x->dtype == CODA_F16))
+                return x->dtype;
+        }
+    return CODA_BF16;
+}
+
+/* Matrices have the type of the others; vectors and runs are f32. */
+coda_dtype shape_dtype(const struct shape *shape, coda_dtype matrix)
+{
+    bool runs = shape->rank < 2;
+    for (int i = 0; i < shape->rank; i++)
+        runs = runs || (shape->dim[i].form == DIM_RUNS && !is_pair_dim(&shape->dim[i]));
+    return runs ? CODA_F32 : matrix;
+}
+
+coda_dtype stored_dtype(const struct cutting *cutting, int node)
+{
+    return shape_dtype(&cutting->graph->node[node].shape, cutting->matrix_dtype);
+}
+
+static bool lies_on(const struct piece *piece, const struct shape *shape)
+{
+    if (shape->rank == 2)
+        return shape->dim[0].axis == piece->row_axis && shape->dim[1].axis == piece->column_axis;
+    return shape->rank == 1 && (shape->dim[0].axis == piece->row_axis || shape->dim[0].axis == piece->column_axis);
+}
+
+/* When the value can be computed: a picked value is read later than it is known. */
+static moment computed_at(const struct cutting *cutting, int n)
+{
+    const struct node *node = &cutting->graph->node[n];
+    return node->op == OP_PICK ? cutting->time[node->input[0]] : cutting->time[n];
+}
+
+/* ---------------------------------------------------------------- the program that stores a value */
+
+/* Adds what each group of products shares with the recomputation of n: its tile and vector operands. */
+static bool score_hosts(const struct cutting *cutting, int root, long *score)
+{
+    const struct graph *graph = cutting->graph;
+    int *stack = malloc((HOST_WALK + MAX_INPUTS) * sizeof *stack), top = 0, walked = 0;
+    if (stack == NULL)
+        return false;
+    stack[top++] = root;
+    while (top > 0 && walked++ < HOST_WALK) {
+        int n = stack[--top];
+        const struct node *node = &graph->node[n];
+        for (int i = cutting->users.begin[n]; i < cutting->users.begin[n + 1]; i++) {
+            moment at = cutting->time[cutting->users.user[i].node];
+            if (at >= 0 && at % PERIOD == 0 && node->op != OP_NUMBER && node->op != OP_SIZE)
+                score[at / PERIOD] += node->shape.rank == 2 ? 4 : 1;
+        }
+        for (int k = 0; k < node->input_count && top < HOST_WALK && cutting->group[n] < 0; k++)
+            stack[top++] = node->input[k];
+    }
+    free(stack);
+    return true;
+}
+
+static int find_host(const struct cutting *cutting, int n, const struct shape *shape, moment from, moment before)
+{
+    long *score = calloc((size_t)cutting->piece_count + 1, sizeof *score), best = -1;
+    int host = -1;
+    if (score == NULL || !score_hosts(cutting, n, score)) {
+        free(score);
+        return NO_MEMORY;
+    }
+    for (int p = 0; p < cutting->piece_count; p++) {
+        const struct piece *piece = &cutting->piece[p];
+        bool pass = piece->gemm_count == 0;
+        if (piece->key < from || piece->key >= before || !lies_on(piece, shape) || (!pass && score[p] == 0 && shape->rank == 2))
+            continue;
+        if (score[p] > best) {
+            best = score[p];
+            host = p;
+        }
+    }
+    free(score);
+    return host;
+}
+
+/* Says which value needs which whole row. */
+static int refuse_pass(struct cutting *cutting, int n)
+{
+    const struct graph *graph = cutting->graph;
+    char value[LABEL], row[LABEL] = "a value", text[160] = "";
+    int at = n;
+    for (int k = 0; k < graph->node[at].input_count; k++) {
+        if (cutting->time[graph->node[at].input[k]] != cutting->time[n])
+            continue;
+        at = graph->node[at].input[k];
+        if (is_whole_reduction_of_value(graph, at))
+            break;
+        k = -1;
+    }
+    label(graph, n, value, sizeof value);
+    if (is_whole_reduction_of_value(graph, at)) {
+        label(graph, graph->node[at].input[0], row, sizeof row);
+        print_expression(graph, at, text, sizeof text);
+    }
+    refuse(&cutting->why, CODA_UNSUPPORTED,
+           "A scale of rows moves behind the next product, and a sum against a product moves before it; here neither rule applies, "
+           "because the value is stored, or is not linear in what the row decides. Let the compiler emit one more elementwise pass "
+           "(`--allow-passes`).",
+           "%s needs a whole row of %s: `%.120s` is known only when every tile of the row is done", value, row, text);
+    return false;
+}
+
+/* The piece that computes n, a value of this shape known `from` then and read `before` then; -1 with why set. */
+static int host_of(struct cutting *cutting, int n, const struct shape *shape, moment from, moment before)
+{
+    int host = -1;
+    if (from >= 0 && from % PERIOD == 0)
+        return (int)(from / PERIOD);
+    if (shape->rank == 0 || shape->dim[0].axis < 0)
+        return refuse(&cutting->why, CODA_UNSUPPORTED, "Use it where it is computed.", "no program stores a single number");
+    host = find_host(cutting, n, shape, from, before);
+    if (host == NO_MEMORY)
+        return refuse(&cutting->why, CODA_MEMORY, "", "no memory to place a value");
+    if (host >= 0)
+        return host;
+    bool extra = from > BOUNDARY && shape->rank == 2;
+    if (extra && !cutting->allow_passes)
+        return refuse_pass(cutting, n);
+    if (!add_piece(cutting, from, false, shape->dim[0].axis, shape->rank == 2 ? shape->dim[1].axis : -1))
+        return -1;
+    cutting->passes += extra;
+    return cutting->piece_count - 1;
+}
+
+static bool add_root(struct cutting *cutting, int p, struct root root)
+{
+    struct piece *piece = &cutting->piece[p];
+    if (piece->root_count == MAX_OPERANDS) {
+        refuse(&cutting->why, CODA_UNSUPPORTED, "Split the block.", "one product stores more than %d values", MAX_OPERANDS);
+        return false;
+    }
+    piece->root[piece->root_count++] = root;
+    return true;
+}
+
+static bool name_store(struct cutting *cutting, int n, struct place *place, const char *stem)
+{
+    char made[STORED_NAME];
+    if (cutting->graph->node[n].name != NULL) {
+        name_of_store(&cutting->names, cutting->graph->node[n].name, made);
+        stem = made;
+    }
+    if (names_make(&cutting->names, stem, place->name))
+        return true;
+    refuse(&cutting->why, CODA_MEMORY, "", "no memory for a name");
+    return false;
+}
+
+bool place_value(struct cutting *cutting, int n, moment before)
+{
+    const struct graph *graph = cutting->graph;
+    struct place *place = &cutting->value[n];
+    if (graph->node[n].op == OP_IN || place->piece >= 0)
+        return true;
+    int host = host_of(cutting, n, &graph->node[n].shape, computed_at(cutting, n), before);
+    if (host < 0)
+        return false;
+    place->piece = host;
+    return name_store(cutting, n, place, cutting->value_stem) && add_root(cutting, host, (struct root){n, false, -1});
+}
+
+/* Is the input of the whole reduction n one value a run already? Then that is what is stored. */
+static bool reduces_runs(const struct graph *graph, int n)
+{
+    const struct shape *shape = &graph->node[graph->node[n].input[0]].shape;
+    for (int i = 0; i < shape->rank; i++)
+        if (shape->dim[i].axis == graph->node[n].axis)
+            return shape->dim[i].form == DIM_RUNS;
+    return false;
+}
+
+const struct place *runs_of(const struct cutting *cutting, int n)
+{
+    return reduces_runs(cutting->graph, n) ? &cutting->value[cutting->graph->node[n].input[0]] : &cutting->runs[n];
+}
+
+static bool place_runs(struct cutting *cutting, int n, moment before)
+{
+    const struct graph *graph = cutting->graph;
+    int x = graph->node[n].input[0];
+    if (reduces_runs(graph, n))
+        return place_value(cutting, x, before);
+    int host = host_of(cutting, x, &graph->node[x].shape, cutting->time[x], before);
+    if (host < 0)
+        return false;
+    cutting->runs[n].piece = host;
+    return name_store(cutting, n, &cutting->runs[n], cutting->runs_stem) &&
+           add_root(cutting, host, (struct root){n, true, -1});
+}
+
+/* ---------------------------------------------------------------- what is stored in any case */
+
+static bool place_operands(struct cutting *cutting, int n)
+{
+    const struct graph *graph = cutting->graph;
+    const struct node *node = &graph->node[n];
+    moment before = cutting->piece[cutting->group[n]].key;
+    for (int k = 0; k < node->input_count; k++) {
+        int x = strip_operand(graph, node->input[k]);
+        const struct node *operand = &graph->node[x];
+        for (int i = 0; operand->op == OP_STACK && i < operand->input_count; i++)
+            if (!place_value(cutting, operand->input[i], before))
+                return false;
+        if (operand->op != OP_STACK && !place_value(cutting, x, before))
+            return false;
+    }
+    return true;
+}
+
+/* Gives a value that is stored anyway the name of the out. False: there is none of the out's type. */
+static bool adopt_root(struct cutting *cutting, int o)
+{
+    const struct operand *out = &cutting->graph->operand[o];
+    struct place *place = &cutting->value[out->node];
+    if (place->piece < 0 || out->role != CODA_OUT)
+        return false;
+    struct piece *piece = &cutting->piece[place->piece];
+    for (int r = 0; r < piece->root_count; r++)
+        if (piece->root[r].node == out->node && !piece->root[r].runs && piece->root[r].out < 0) {
+            piece->root[r].out = o;
+            snprintf(place->name, STORED_NAME, "%.200s", out->name);
+            return true;
+        }
+    return false;
+}
+
+static bool place_out(struct cutting *cutting, int o)
+{
+    const struct graph *graph = cutting->graph;
+    const struct operand *out = &graph->operand[o];
+    struct place *place = &cutting->value[out->node];
+    if (adopt_root(cutting, o))
+        return true;
+    int host = place->piece;
+    if (host < 0)
+        host = host_of(cutting, out->node, &graph->node[out->node].shape, computed_at(cutting, out->node),
+                       cutting->need[out->node]);
+    if (host < 0)
+        return false;
+    if (place->piece < 0 && out->role == CODA_OUT && graph->node[out->node].op != OP_IN) {
+        place->piece = host;
+        snprintf(place->name, STORED_NAME, "%.200s", out->name);
+    }
+    return add_root(cutting, host, (struct root){out->node, false, o});
+}
+
+bool place_stores(struct cutting *cutting)
+{
+    const struct graph *graph = cutting->graph;
+    bool placed = true;
+    for (int n = 0; n < graph->node_count && placed; n++)
+        if (cutting->users.used[n] && graph->node[n].op == OP_GEMM)
+            placed = place_operands(cutting, n);
+    for (int n = 0; n < graph->node_count && placed; n++) {
+        if (!cutting->users.used[n])
+            continue;
+        if (is_whole_reduction_of_value(graph, n))
+            placed = place_runs(cutting, n, cutting->need[n]);
+        else if (graph->node[n].op == OP_PICK)
+            placed = place_value(cutting, n, NEVER);
+    }
+    for (int o = 0; o < graph->operand_count && placed; o++)
+        if (graph->operand[o].role != CODA_IN)
+            placed = place_out(cutting, o);
+    return placed;
+}
