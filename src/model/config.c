@@ -83,20 +83,20 @@ static const char *suggestion(const char *name, bool training)
     return nearest_name(name, names);
 }
 
-static void unknown_key(struct json *json, size_t at, const char *name, bool training)
+static void unknown_key(struct json_reader *json, size_t at, const char *name, bool training)
 {
     const char *near = suggestion(name, training);
     const struct config_key *other = config_find(training ? model_keys : train_keys, name);
     if (other)
-        json_fail(json, CODA_INVALID, at, "`%s` is a key of %s", name,
-                  training ? "the model: put it inside \"model\": { }" : "training, not of the model");
+        json_read_fail(json, CODA_INVALID, at, "`%s` is a key of %s", name,
+                       training ? "the model: put it inside \"model\": { }" : "training, not of the model");
     else if (near)
-        json_fail(json, CODA_INVALID, at, "unknown key `%s`: did you mean `%s`?", name, near);
+        json_read_fail(json, CODA_INVALID, at, "unknown key `%s`: did you mean `%s`?", name, near);
     else
-        json_fail(json, CODA_INVALID, at, "unknown key `%s`: the known ones are in `coda train --help`", name);
+        json_read_fail(json, CODA_INVALID, at, "unknown key `%s`: the known ones are in `coda train --help`", name);
 }
 
-static bool foreign_key(struct json *json, const char *name, size_t at)
+static bool foreign_key(struct json_reader *json, const char *name, size_t at)
 {
     int i = 0;
     while (i < FOREIGN_COUNT && strcmp(foreign_keys[i].name, name) != 0)
@@ -104,9 +104,9 @@ static bool foreign_key(struct json *json, const char *name, size_t at)
     if (i == FOREIGN_COUNT)
         return false;
     const char *required = foreign_keys[i].required;
-    json_peek(json);
+    json_read_peek(json);
     size_t start = json->at;
-    if (!json_skip(json) || !required)
+    if (!json_read_skip(json) || !required)
         return true;
     size_t length = json->at - start;
     double value = 1;
@@ -114,28 +114,28 @@ static bool foreign_key(struct json *json, const char *name, size_t at)
     same = same || (strcmp(required, "0") == 0 && json_parse_number(json->text + start, length, &value) && value == 0);
     same = same || (strcmp(required, "false") == 0 && length == 4 && memcmp(json->text + start, "null", 4) == 0);
     if (!same)
-        json_fail(json, CODA_UNSUPPORTED, at, "`%s` must be %s: this Llama knows no other", name, required);
+        json_read_fail(json, CODA_UNSUPPORTED, at, "`%s` must be %s: this Llama knows no other", name, required);
     return true;
 }
 
 /* A set of the keys seen, to refuse one that is given twice. */
-static void once(struct json *json, uint64_t *seen, int index, const char *name, size_t at)
+static void once(struct json_reader *json, uint64_t *seen, int index, const char *name, size_t at)
 {
     if (*seen >> index & 1)
-        json_fail(json, CODA_INVALID, at, "`%s` is given twice", name);
+        json_read_fail(json, CODA_INVALID, at, "`%s` is given twice", name);
     *seen |= (uint64_t)1 << index;
 }
 
-static void read_model(struct json *json, coda_train_config *config, uint64_t *seen)
+static void read_model(struct json_reader *json, coda_train_config *config, uint64_t *seen)
 {
     char name[64];
-    json_object(json);
-    while (json_key(json, name, sizeof name)) {
+    json_read_object(json);
+    while (json_read_key(json, name, sizeof name)) {
         size_t at = json->key_at;
         const struct config_key *key = config_find(model_keys, name);
         if (key) {
             once(json, seen, (int)(key - model_keys), name, at);
-            if (key->kind != KEY_INTEGER || key->low > 0 || !json_null(json))
+            if (key->kind != KEY_INTEGER || key->low > 0 || !json_read_null(json))
                 config_read(json, key, config);
         } else if (!foreign_key(json, name, at)) {
             unknown_key(json, at, name, false);
@@ -143,13 +143,13 @@ static void read_model(struct json *json, coda_train_config *config, uint64_t *s
     }
 }
 
-static void read_training(struct json *json, coda_train_config *config)
+static void read_training(struct json_reader *json, coda_train_config *config)
 {
     char name[64];
     uint64_t seen = 0, model_seen = 0;
     enum { MODEL_BIT = 63 };
-    json_object(json);
-    while (json_key(json, name, sizeof name)) {
+    json_read_object(json);
+    while (json_read_key(json, name, sizeof name)) {
         size_t at = json->key_at;
         const struct config_key *key = config_find(train_keys, name);
         if (key) {
@@ -165,14 +165,14 @@ static void read_training(struct json *json, coda_train_config *config)
 }
 
 /* Keys without which a config.json describes no model. */
-static void require(struct json *json, uint64_t seen)
+static void require(struct json_reader *json, uint64_t seen)
 {
     static const char *const needed[] = {"hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
                                          "vocab_size"};
     for (size_t i = 0; i < sizeof needed / sizeof needed[0]; i++) {
         const struct config_key *key = config_find(model_keys, needed[i]);
         if (!(seen >> (key - model_keys) & 1))
-            json_fail(json, CODA_INVALID, 0, "the key `%s` is missing", needed[i]);
+            json_read_fail(json, CODA_INVALID, 0, "the key `%s` is missing", needed[i]);
     }
 }
 
@@ -188,11 +188,11 @@ coda_status coda_llama_config_load(const char *path, coda_llama_config *config, 
     read.model.max_position_embeddings = 2048; /* what Hugging Face takes where the keys are absent */
     read.model.rms_norm_eps = 1e-6;
     read.model.rope_theta = 10000;
-    struct json json;
+    struct json_reader json;
     uint64_t seen = 0;
-    json_open(&json, text, length, path, error);
+    json_read_open(&json, text, length, path, error);
     read_model(&json, &read, &seen);
-    if (json_end(&json) == CODA_OK)
+    if (json_read_end(&json) == CODA_OK)
         require(&json, seen);
     status = json.status;
     if (status == CODA_OK)
@@ -211,10 +211,10 @@ coda_status coda_train_config_load(const char *path, coda_train_config *config, 
     if (status != CODA_OK)
         return status;
     coda_train_config read = *config;
-    struct json json;
-    json_open(&json, text, length, path, error);
+    struct json_reader json;
+    json_read_open(&json, text, length, path, error);
     read_training(&json, &read);
-    status = json_end(&json);
+    status = json_read_end(&json);
     if (status == CODA_OK)
         *config = read;
     free(text);
@@ -252,10 +252,10 @@ coda_status coda_train_config_set(coda_train_config *config, const char *key, co
     coda_train_config changed = *config;
     char place[80];
     snprintf(place, sizeof place, "--%s", key);
-    struct json json;
-    json_open(&json, quoted, used, place, error);
+    struct json_reader json;
+    json_read_open(&json, quoted, used, place, error);
     config_read(&json, found, &changed);
-    coda_status status = json_end(&json);
+    coda_status status = json_read_end(&json);
     if (status == CODA_OK)
         *config = changed;
     return status;

@@ -19,7 +19,7 @@ extern const struct config_key model_keys[]; /* end in a row without a name */
 extern const struct config_key train_keys[];
 
 /* Reads one value. */
-void config_read(struct json *json, const struct config_key *key, coda_train_config *config);
+void config_read(struct json_reader *json, const struct config_key *key, coda_train_config *config);
 /* Writes one value as JSON. */
 void config_write(struct json_text *text, const struct config_key *key, const coda_train_config *config);
 /* NULL if there is none of that name. */

@@ -59,12 +59,12 @@ const struct config_key *config_find(const struct config_key *keys, const char *
     return NULL;
 }
 
-static void read_text(struct json *json, const struct config_key *key, void *place)
+static void read_text(struct json_reader *json, const struct config_key *key, void *place)
 {
     char text[CODA_PATH_SIZE];
-    json_peek(json);
+    json_read_peek(json);
     size_t at = json->at;
-    if (!json_string(json, text, sizeof text))
+    if (!json_read_string(json, text, sizeof text))
         return;
     if (key->kind == KEY_TEXT) {
         memcpy(place, text, strlen(text) + 1);
@@ -75,31 +75,31 @@ static void read_text(struct json *json, const struct config_key *key, void *pla
             *(int *)place = i;
             return;
         }
-    json_fail(json, CODA_INVALID, at, "`%s` must be %s; found \"%.60s\"", key->name, key->help, text);
+    json_read_fail(json, CODA_INVALID, at, "`%s` must be %s; found \"%.60s\"", key->name, key->help, text);
 }
 
-void config_read(struct json *json, const struct config_key *key, coda_train_config *config)
+void config_read(struct json_reader *json, const struct config_key *key, coda_train_config *config)
 {
     void *place = (char *)config + key->offset;
-    json_peek(json);
+    json_read_peek(json);
     size_t at = json->at;
     double real = 0;
     int64_t integer = 0;
     bool boolean = false;
     switch (key->kind) {
     case KEY_INTEGER:
-        if (!json_integer(json, &integer))
+        if (!json_read_integer(json, &integer))
             return;
         real = (double)integer;
         *(int64_t *)place = integer;
         break;
     case KEY_REAL:
-        if (!json_number(json, &real))
+        if (!json_read_number(json, &real))
             return;
         *(double *)place = real;
         break;
     case KEY_BOOLEAN:
-        if (json_boolean(json, &boolean))
+        if (json_read_boolean(json, &boolean))
             *(int *)place = boolean;
         return;
     case KEY_TEXT:
@@ -112,7 +112,7 @@ void config_read(struct json *json, const struct config_key *key, coda_train_con
         json_format_number(key->low, low);
         json_format_number(key->high, high);
         json_format_number(real, value);
-        json_fail(json, CODA_INVALID, at, "`%s` must be from %s to %s; found %s", key->name, low, high, value);
+        json_read_fail(json, CODA_INVALID, at, "`%s` must be from %s to %s; found %s", key->name, low, high, value);
     }
 }
 

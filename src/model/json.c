@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-void json_open(struct json *json, const char *text, size_t length, const char *file, coda_error *error)
+void json_read_open(struct json_reader *json, const char *text, size_t length, const char *file, coda_error *error)
 {
     memset(json, 0, sizeof *json);
     json->text = text;
@@ -13,7 +13,7 @@ void json_open(struct json *json, const char *text, size_t length, const char *f
     json->error = error;
 }
 
-void json_fail(struct json *json, coda_status status, size_t at, const char *format, ...)
+void json_read_fail(struct json_reader *json, coda_status status, size_t at, const char *format, ...)
 {
     if (json->status != CODA_OK)
         return;
@@ -46,13 +46,13 @@ void json_fail(struct json *json, coda_status status, size_t at, const char *for
         model_fail(json->error, status, "%s:%zu:%zu: error: %s", json->file, line, column + 1, why);
 }
 
-static void skip_space(struct json *json)
+static void skip_space(struct json_reader *json)
 {
     while (json->at < json->length && strchr(" \t\r\n", json->text[json->at]) && json->text[json->at])
         json->at++;
 }
 
-char json_peek(struct json *json)
+char json_read_peek(struct json_reader *json)
 {
     if (json->status != CODA_OK)
         return 0;
@@ -61,9 +61,9 @@ char json_peek(struct json *json)
 }
 
 /* What stands at the current place, for messages. */
-static const char *found(struct json *json)
+static const char *found(struct json_reader *json)
 {
-    switch (json_peek(json)) {
+    switch (json_read_peek(json)) {
     case 0:
         return json->at < json->length ? "a zero byte" : "the end of the file";
     case '{':
@@ -87,44 +87,44 @@ static const char *found(struct json *json)
     }
 }
 
-static bool expect(struct json *json, char c, const char *what)
+static bool expect(struct json_reader *json, char c, const char *what)
 {
     if (json->status != CODA_OK)
         return false;
-    if (json_peek(json) == c) {
+    if (json_read_peek(json) == c) {
         json->at++;
         return true;
     }
-    json_fail(json, CODA_INVALID, json->at, "expected %s, found %s", what, found(json));
+    json_read_fail(json, CODA_INVALID, json->at, "expected %s, found %s", what, found(json));
     return false;
 }
 
-static bool enter(struct json *json, char c, const char *what)
+static bool enter(struct json_reader *json, char c, const char *what)
 {
     if (!expect(json, c, what))
         return false;
     if (json->depth == JSON_DEPTH) {
-        json_fail(json, CODA_INVALID, json->at - 1, "nested deeper than %d levels", JSON_DEPTH);
+        json_read_fail(json, CODA_INVALID, json->at - 1, "nested deeper than %d levels", JSON_DEPTH);
         return false;
     }
     json->filled[++json->depth] = false;
     return true;
 }
 
-bool json_object(struct json *json)
+bool json_read_object(struct json_reader *json)
 {
     return enter(json, '{', "an object `{`");
 }
 
-bool json_array(struct json *json)
+bool json_read_array(struct json_reader *json)
 {
     return enter(json, '[', "an array `[`");
 }
 
 /* Moves to the next element of the innermost object or array, which ends in `close`. */
-static bool next(struct json *json, char close)
+static bool next(struct json_reader *json, char close)
 {
-    char c = json_peek(json);
+    char c = json_read_peek(json);
     if (json->status != CODA_OK)
         return false;
     bool filled = json->filled[json->depth];
@@ -137,18 +137,18 @@ static bool next(struct json *json, char close)
     return !filled || expect(json, ',', close == '}' ? "`,` or `}`" : "`,` or `]`");
 }
 
-bool json_element(struct json *json)
+bool json_read_element(struct json_reader *json)
 {
     return next(json, ']');
 }
 
-bool json_key(struct json *json, char *key, size_t room)
+bool json_read_key(struct json_reader *json, char *key, size_t room)
 {
     if (!next(json, '}'))
         return false;
-    json_peek(json);
+    json_read_peek(json);
     json->key_at = json->at;
-    return json_string(json, key, room) && expect(json, ':', "`:`");
+    return json_read_string(json, key, room) && expect(json, ':', "`:`");
 }
 
 static size_t encode_utf8(uint32_t c, char out[4])
@@ -164,7 +164,7 @@ static size_t encode_utf8(uint32_t c, char out[4])
     return count;
 }
 
-static bool hexadecimal(struct json *json, uint32_t *value)
+static bool hexadecimal(struct json_reader *json, uint32_t *value)
 {
     *value = 0;
     for (int i = 0; i < 4; i++, json->at++) {
@@ -179,7 +179,7 @@ static bool hexadecimal(struct json *json, uint32_t *value)
 }
 
 /* The escape after a backslash. */
-static size_t escape(struct json *json, char out[4])
+static size_t escape(struct json_reader *json, char out[4])
 {
     static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
     size_t start = json->at - 1;
@@ -198,13 +198,13 @@ static size_t escape(struct json *json, char out[4])
         code = 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
     }
     if (!good || code == 0 || (code >= 0xd800 && code < 0xe000)) {
-        json_fail(json, CODA_INVALID, start, "expected an escape such as \\n or \\u00e9 (not of a zero byte)");
+        json_read_fail(json, CODA_INVALID, start, "expected an escape such as \\n or \\u00e9 (not of a zero byte)");
         return 0;
     }
     return encode_utf8(code, out);
 }
 
-bool json_string(struct json *json, char *text, size_t room)
+bool json_read_string(struct json_reader *json, char *text, size_t room)
 {
     size_t start = json->at, used = 0;
     if (!expect(json, '"', "a string"))
@@ -212,7 +212,7 @@ bool json_string(struct json *json, char *text, size_t room)
     while (json->status == CODA_OK) {
         unsigned char c = json->at < json->length ? (unsigned char)json->text[json->at] : 0;
         if (c < ' ') {
-            json_fail(json, CODA_INVALID, json->at, "a string that is not closed on its line");
+            json_read_fail(json, CODA_INVALID, json->at, "a string that is not closed on its line");
             return false;
         }
         json->at++;
@@ -221,7 +221,7 @@ bool json_string(struct json *json, char *text, size_t room)
         char bytes[4] = {(char)c};
         size_t count = c == '\\' ? escape(json, bytes) : 1;
         if (used + count >= room) {
-            json_fail(json, CODA_INVALID, start, "a string longer than %zu bytes", room - 1);
+            json_read_fail(json, CODA_INVALID, start, "a string longer than %zu bytes", room - 1);
             return false;
         }
         memcpy(text + used, bytes, count);
@@ -231,43 +231,43 @@ bool json_string(struct json *json, char *text, size_t room)
     return json->status == CODA_OK;
 }
 
-bool json_number(struct json *json, double *number)
+bool json_read_number(struct json_reader *json, double *number)
 {
-    char c = json_peek(json);
+    char c = json_read_peek(json);
     if (json->status != CODA_OK)
         return false;
     if (!c || !strchr("-0123456789", c)) {
-        json_fail(json, CODA_INVALID, json->at, "expected a number, found %s", found(json));
+        json_read_fail(json, CODA_INVALID, json->at, "expected a number, found %s", found(json));
         return false;
     }
     size_t start = json->at, end = start;
     while (end < json->length && json->text[end] && strchr("+-.0123456789eE", json->text[end]))
         end++;
     if (!json_parse_number(json->text + start, end - start, number)) {
-        json_fail(json, CODA_INVALID, start, "`%.*s` is no number that can be represented",
-                  (int)minimum((int64_t)(end - start), 60), json->text + start);
+        json_read_fail(json, CODA_INVALID, start, "`%.*s` is no number that can be represented",
+                       (int)minimum((int64_t)(end - start), 60), json->text + start);
         return false;
     }
     json->at = end;
     return true;
 }
 
-bool json_integer(struct json *json, int64_t *number)
+bool json_read_integer(struct json_reader *json, int64_t *number)
 {
-    json_peek(json);
+    json_read_peek(json);
     size_t start = json->at;
     double value;
-    if (!json_number(json, &value))
+    if (!json_read_number(json, &value))
         return false;
     if (!(value >= -0x1p53 && value <= 0x1p53) || value != (double)(int64_t)value) {
-        json_fail(json, CODA_INVALID, start, "expected an integer");
+        json_read_fail(json, CODA_INVALID, start, "expected an integer");
         return false;
     }
     *number = (int64_t)value;
     return true;
 }
 
-static bool word(struct json *json, const char *text)
+static bool word(struct json_reader *json, const char *text)
 {
     size_t length = strlen(text);
     if (json->length - json->at < length || memcmp(json->text + json->at, text, length) != 0)
@@ -276,9 +276,9 @@ static bool word(struct json *json, const char *text)
     return true;
 }
 
-bool json_boolean(struct json *json, bool *value)
+bool json_read_boolean(struct json_reader *json, bool *value)
 {
-    json_peek(json);
+    json_read_peek(json);
     if (json->status != CODA_OK)
         return false;
     if (word(json, "true"))
@@ -286,54 +286,54 @@ bool json_boolean(struct json *json, bool *value)
     else if (word(json, "false"))
         *value = false;
     else
-        json_fail(json, CODA_INVALID, json->at, "expected true or false, found %s", found(json));
+        json_read_fail(json, CODA_INVALID, json->at, "expected true or false, found %s", found(json));
     return json->status == CODA_OK;
 }
 
-bool json_null(struct json *json)
+bool json_read_null(struct json_reader *json)
 {
-    return json_peek(json) == 'n' && word(json, "null");
+    return json_read_peek(json) == 'n' && word(json, "null");
 }
 
-bool json_skip(struct json *json)
+bool json_read_skip(struct json_reader *json)
 {
     char ignored[4096];
     double number;
     bool boolean;
-    switch (json_peek(json)) {
+    switch (json_read_peek(json)) {
     case '{':
-        json_object(json);
-        while (json_key(json, ignored, sizeof ignored))
-            json_skip(json);
+        json_read_object(json);
+        while (json_read_key(json, ignored, sizeof ignored))
+            json_read_skip(json);
         break;
     case '[':
-        json_array(json);
-        while (json_element(json))
-            json_skip(json);
+        json_read_array(json);
+        while (json_read_element(json))
+            json_read_skip(json);
         break;
     case '"':
-        json_string(json, ignored, sizeof ignored);
+        json_read_string(json, ignored, sizeof ignored);
         break;
     case 'n':
-        if (!json_null(json))
-            json_fail(json, CODA_INVALID, json->at, "expected a value, found text that is no JSON");
+        if (!json_read_null(json))
+            json_read_fail(json, CODA_INVALID, json->at, "expected a value, found text that is no JSON");
         break;
     case 't':
     case 'f':
-        json_boolean(json, &boolean);
+        json_read_boolean(json, &boolean);
         break;
     default:
-        json_number(json, &number);
+        json_read_number(json, &number);
     }
     return json->status == CODA_OK;
 }
 
-coda_status json_end(struct json *json)
+coda_status json_read_end(struct json_reader *json)
 {
     if (json->status == CODA_OK) {
         skip_space(json);
         if (json->at < json->length)
-            json_fail(json, CODA_INVALID, json->at, "expected the end of the file, found %s", found(json));
+            json_read_fail(json, CODA_INVALID, json->at, "expected the end of the file, found %s", found(json));
     }
     return json->status;
 }

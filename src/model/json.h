@@ -1,10 +1,10 @@
 /* Reads JSON from front to back: the caller asks for what it expects, and whatever else stands there is an error with
  * its line and column. Nothing is allocated, nesting is bounded.
  *
- *     json_object(j);
- *     while (json_key(j, key, sizeof key))
- *         json_number(j, &x);
- *     return json_end(j);
+ *     json_read_object(j);
+ *     while (json_read_key(j, key, sizeof key))
+ *         json_read_number(j, &x);
+ *     return json_read_end(j);
  *
  * After an error every call does nothing and returns false; `status` stays. */
 #ifndef CODA_MODEL_JSON_H
@@ -14,7 +14,7 @@
 
 enum { JSON_DEPTH = 32 };
 
-struct json {
+struct json_reader {
     const char *text;
     size_t length, at;
     size_t key_at; /* where the last key began */
@@ -25,23 +25,25 @@ struct json {
     coda_error *error;
 };
 
-void json_open(struct json *json, const char *text, size_t length, const char *file, coda_error *error);
-bool json_object(struct json *json);                          /* enters one */
-bool json_key(struct json *json, char *key, size_t room);     /* the next key of an object; false: it has ended */
-bool json_array(struct json *json);                           /* enters one */
-bool json_element(struct json *json);                         /* before each element; false: the array has ended */
-bool json_string(struct json *json, char *text, size_t room); /* UTF-8, zero-terminated; no zero bytes inside */
-bool json_number(struct json *json, double *number);
-bool json_integer(struct json *json, int64_t *number); /* a number without a fraction, |number| <= 2^53 */
-bool json_boolean(struct json *json, bool *value);
-bool json_null(struct json *json); /* takes a null if one is next; never an error */
-char json_peek(
-    struct json *json); /* first character of the next value: { [ " t f n - 0..9; 0 at the end or after an error */
-bool json_skip(struct json *json);       /* any value */
-coda_status json_end(struct json *json); /* nothing but space may remain */
+void json_read_open(struct json_reader *json, const char *text, size_t length, const char *file, coda_error *error);
+bool json_read_object(struct json_reader *json); /* enters one */
+bool json_read_key(struct json_reader *json, char *key,
+                   size_t room);                  /* the next key of an object; false: it has ended */
+bool json_read_array(struct json_reader *json);   /* enters one */
+bool json_read_element(struct json_reader *json); /* before each element; false: the array has ended */
+bool json_read_string(struct json_reader *json, char *text,
+                      size_t room); /* UTF-8, zero-terminated; no zero bytes inside */
+bool json_read_number(struct json_reader *json, double *number);
+bool json_read_integer(struct json_reader *json, int64_t *number); /* a number without a fraction, |number| <= 2^53 */
+bool json_read_boolean(struct json_reader *json, bool *value);
+bool json_read_null(struct json_reader *json); /* takes a null if one is next; never an error */
+char json_read_peek(struct json_reader *json); /* first character of the next value: { [ " t f n - 0..9; 0 at the end or
+                                                  after an error */
+bool json_read_skip(struct json_reader *json); /* any value */
+coda_status json_read_end(struct json_reader *json); /* nothing but space may remain */
 
 /* An error at byte `at` of the text: "file:line:column: error: ...", with the line where it is short. */
-void json_fail(struct json *json, coda_status status, size_t at, const char *format, ...)
+void json_read_fail(struct json_reader *json, coda_status status, size_t at, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
 /* Text of a number that reads back to the same bits, whatever the locale; room for 32 bytes. */

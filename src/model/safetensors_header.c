@@ -31,9 +31,9 @@ struct strings {
     size_t room;
 };
 
-static const char *take_string(struct json *json, struct strings *strings)
+static const char *take_string(struct json_reader *json, struct strings *strings)
 {
-    if (!json_string(json, strings->at, strings->room))
+    if (!json_read_string(json, strings->at, strings->room))
         return NULL;
     const char *text = strings->at;
     size_t used = strlen(text) + 1;
@@ -42,66 +42,66 @@ static const char *take_string(struct json *json, struct strings *strings)
     return text;
 }
 
-static void read_type(struct json *json, struct safetensors_entry *entry)
+static void read_type(struct json_reader *json, struct safetensors_entry *entry)
 {
     char name[32];
-    json_peek(json);
+    json_read_peek(json);
     size_t at = json->at;
-    if (!json_string(json, name, sizeof name))
+    if (!json_read_string(json, name, sizeof name))
         return;
     for (int i = 0; i < TYPE_COUNT; i++)
         if (strcmp(types[i].name, name) == 0)
             entry->type = &types[i];
     if (!entry->type)
-        json_fail(json, CODA_INVALID, at, "`%s` has the unknown dtype \"%s\"", entry->name, name);
+        json_read_fail(json, CODA_INVALID, at, "`%s` has the unknown dtype \"%s\"", entry->name, name);
 }
 
-static void read_shape(struct json *json, struct safetensors_entry *entry)
+static void read_shape(struct json_reader *json, struct safetensors_entry *entry)
 {
     int64_t size = 0;
-    json_array(json);
+    json_read_array(json);
     entry->rank = 0;
-    while (json_element(json) && json_integer(json, &size)) {
+    while (json_read_element(json) && json_read_integer(json, &size)) {
         if (size < 0 || size >> LARGEST_DIMENSION_BITS || entry->rank == SAFETENSORS_RANK) {
-            json_fail(json, CODA_INVALID, json->at, "`%s` must have at most %d dimensions from 0 to 2^%d", entry->name,
-                      SAFETENSORS_RANK, LARGEST_DIMENSION_BITS);
+            json_read_fail(json, CODA_INVALID, json->at, "`%s` must have at most %d dimensions from 0 to 2^%d",
+                           entry->name, SAFETENSORS_RANK, LARGEST_DIMENSION_BITS);
             return;
         }
         entry->shape[entry->rank++] = size;
     }
 }
 
-static void read_offsets(struct json *json, struct safetensors_entry *entry)
+static void read_offsets(struct json_reader *json, struct safetensors_entry *entry)
 {
     int64_t *offset[2] = {&entry->begin, &entry->end};
     int count = 0;
-    json_array(json);
-    while (json_element(json)) {
+    json_read_array(json);
+    while (json_read_element(json)) {
         if (count == 2) {
-            json_fail(json, CODA_INVALID, json->at, "`%s` must have two data_offsets", entry->name);
+            json_read_fail(json, CODA_INVALID, json->at, "`%s` must have two data_offsets", entry->name);
             return;
         }
-        json_integer(json, offset[count++]);
+        json_read_integer(json, offset[count++]);
     }
     if (count != 2)
-        json_fail(json, CODA_INVALID, json->at, "`%s` must have two data_offsets", entry->name);
+        json_read_fail(json, CODA_INVALID, json->at, "`%s` must have two data_offsets", entry->name);
 }
 
-static void read_entry(struct json *json, struct safetensors_entry *entry, int64_t data_length)
+static void read_entry(struct json_reader *json, struct safetensors_entry *entry, int64_t data_length)
 {
     enum { TYPE = 1, SHAPE = 2, OFFSETS = 4 };
     char key[32];
     unsigned seen = 0;
     size_t start = json->key_at;
-    json_object(json);
-    while (json_key(json, key, sizeof key)) {
+    json_read_object(json);
+    while (json_read_key(json, key, sizeof key)) {
         unsigned bit = strcmp(key, "dtype") == 0          ? TYPE
                        : strcmp(key, "shape") == 0        ? SHAPE
                        : strcmp(key, "data_offsets") == 0 ? OFFSETS
                                                           : 0;
         if (!bit || seen & bit) {
-            json_fail(json, CODA_INVALID, json->key_at, "`%s` of `%s` is %s", key, entry->name,
-                      bit ? "given twice" : "no key of a tensor (dtype, shape, data_offsets)");
+            json_read_fail(json, CODA_INVALID, json->key_at, "`%s` of `%s` is %s", key, entry->name,
+                           bit ? "given twice" : "no key of a tensor (dtype, shape, data_offsets)");
             return;
         }
         seen |= bit;
@@ -115,34 +115,34 @@ static void read_entry(struct json *json, struct safetensors_entry *entry, int64
     if (json->status != CODA_OK)
         return;
     if (seen != (TYPE | SHAPE | OFFSETS)) {
-        json_fail(json, CODA_INVALID, start, "`%s` must have dtype, shape and data_offsets", entry->name);
+        json_read_fail(json, CODA_INVALID, start, "`%s` must have dtype, shape and data_offsets", entry->name);
         return;
     }
     int64_t bytes = entry->type->size;
     for (int i = 0; i < entry->rank; i++)
         if (__builtin_mul_overflow(bytes, entry->shape[i], &bytes)) {
-            json_fail(json, CODA_INVALID, start, "the shape of `%s` is too large", entry->name);
+            json_read_fail(json, CODA_INVALID, start, "the shape of `%s` is too large", entry->name);
             return;
         }
     if (entry->begin < 0 || entry->end > data_length || entry->end < entry->begin)
-        json_fail(json, CODA_INVALID, start, "`%s` occupies bytes %lld to %lld of the data, which has %lld%s",
-                  entry->name, (long long)entry->begin, (long long)entry->end, (long long)data_length,
-                  entry->end > data_length ? ": the file is truncated" : "");
+        json_read_fail(json, CODA_INVALID, start, "`%s` occupies bytes %lld to %lld of the data, which has %lld%s",
+                       entry->name, (long long)entry->begin, (long long)entry->end, (long long)data_length,
+                       entry->end > data_length ? ": the file is truncated" : "");
     else if (entry->end - entry->begin != bytes)
-        json_fail(json, CODA_INVALID, start, "`%s` needs %lld bytes by its shape and dtype, but has %lld", entry->name,
-                  (long long)bytes, (long long)(entry->end - entry->begin));
+        json_read_fail(json, CODA_INVALID, start, "`%s` needs %lld bytes by its shape and dtype, but has %lld",
+                       entry->name, (long long)bytes, (long long)(entry->end - entry->begin));
 }
 
-static void read_metadata(struct json *json, struct safetensors *file, struct strings *strings, int64_t *room)
+static void read_metadata(struct json_reader *json, struct safetensors *file, struct strings *strings, int64_t *room)
 {
-    json_object(json);
+    json_read_object(json);
     while (json->status == CODA_OK) {
         struct safetensors_pair pair;
         if (file->metadata_count == *room) {
             int64_t larger = 2 * *room + 8;
             void *grown = realloc(file->metadata, (size_t)larger * sizeof *file->metadata);
             if (!grown) {
-                json_fail(json, CODA_MEMORY, json->at, "cannot allocate memory for the metadata");
+                json_read_fail(json, CODA_MEMORY, json->at, "cannot allocate memory for the metadata");
                 return;
             }
             file->metadata = grown;
@@ -150,7 +150,7 @@ static void read_metadata(struct json *json, struct safetensors *file, struct st
         }
         /* A key goes where strings go, so it is read as one after json_key's own steps. */
         pair.key = strings->at;
-        if (!json_key(json, strings->at, strings->room))
+        if (!json_read_key(json, strings->at, strings->room))
             return;
         size_t used = strlen(pair.key) + 1;
         strings->at += used;
@@ -161,18 +161,18 @@ static void read_metadata(struct json *json, struct safetensors *file, struct st
     }
 }
 
-static void read_header(struct json *json, struct safetensors *file, struct strings *strings)
+static void read_header(struct json_reader *json, struct safetensors *file, struct strings *strings)
 {
     int64_t room = 0, metadata_room = 0;
     bool metadata = false;
-    json_object(json);
+    json_read_object(json);
     while (json->status == CODA_OK) {
         const char *name = strings->at;
-        if (!json_key(json, strings->at, strings->room))
+        if (!json_read_key(json, strings->at, strings->room))
             return;
         if (strcmp(name, "__metadata__") == 0) {
             if (metadata)
-                json_fail(json, CODA_INVALID, json->key_at, "`__metadata__` is given twice");
+                json_read_fail(json, CODA_INVALID, json->key_at, "`__metadata__` is given twice");
             metadata = true;
             read_metadata(json, file, strings, &metadata_room);
             continue;
@@ -183,7 +183,7 @@ static void read_header(struct json *json, struct safetensors *file, struct stri
             room = 2 * room + 64;
             void *grown = realloc(file->entry, (size_t)room * sizeof *file->entry);
             if (!grown) {
-                json_fail(json, CODA_MEMORY, json->at, "cannot allocate memory for %lld tensors", (long long)room);
+                json_read_fail(json, CODA_MEMORY, json->at, "cannot allocate memory for %lld tensors", (long long)room);
                 return;
             }
             file->entry = grown;
@@ -258,10 +258,10 @@ coda_status safetensors_parse(struct safetensors *file, const char *path, const 
     file->strings = strings.at;
     if (!strings.at)
         return model_no_memory(error, "the header of a safetensors file", (size_t)header + 1);
-    struct json json;
-    json_open(&json, bytes + 8, (size_t)header, path, error);
+    struct json_reader json;
+    json_read_open(&json, bytes + 8, (size_t)header, path, error);
     read_header(&json, file, &strings);
-    coda_status status = json_end(&json);
+    coda_status status = json_read_end(&json);
     if (status == CODA_OK)
         status = check_layout(file, error);
     if (status != CODA_OK)
