@@ -72,8 +72,8 @@ INLINE lanes input_lanes(const float *row, int64_t j, bool scalar, lanes value)
 #define VARIANTS_2(op) VARIANT(op, 2, 0) VARIANT(op, 2, 1) VARIANT(op, 2, 2) VARIANT(op, 2, 3)
 #define VARIANTS_3(op)                                                                                                 \
     VARIANT(op, 3, 0)                                                                                                  \
-    VARIANT(op, 3, 1) VARIANT(op, 3, 2) VARIANT(op, 3, 3) VARIANT(op, 3, 4) VARIANT(op, 3, 5) VARIANT(op, 3, 6)        \
-        VARIANT(op, 3, 7)
+    VARIANT(op, 3, 1)                                                                                                  \
+    VARIANT(op, 3, 2) VARIANT(op, 3, 3) VARIANT(op, 3, 4) VARIANT(op, 3, 5) VARIANT(op, 3, 6) VARIANT(op, 3, 7)
 #define ROW_1(op)                                                                                                      \
     {                                                                                                                  \
         rows_##op##_0, rows_##op##_1                                                                                   \

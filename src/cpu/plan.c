@@ -213,12 +213,17 @@ static int64_t greatest_divisor(int64_t a, int64_t b)
 
 static coda_status take_multiple(struct builder *b, int *multiple, int64_t length, const char *what)
 {
-    int64_t least = length > RUN_LIMIT ? length : *multiple / greatest_divisor(*multiple, length) * length;
-    if (least > RUN_LIMIT)
+    if (length > RUN_LIMIT)
         return fail(b->error, CODA_UNSUPPORTED,
-                    "%s: %s of %lld (all of them together %lld); the CPU device supports runs and heads up to %d, and "
-                    "different ones whose least common multiple is no larger. Use a shorter run",
-                    b->graph->name, what, (long long)length, (long long)least, RUN_LIMIT);
+                    "%s: %s of %lld; the CPU device supports them up to %d. Use shorter ones", b->graph->name, what,
+                    (long long)length, RUN_LIMIT);
+    int64_t least = *multiple / greatest_divisor(*multiple, length) * length;
+    if (least > MULTIPLE_LIMIT)
+        return fail(
+            b->error, CODA_UNSUPPORTED,
+            "%s: a tile holds whole runs and heads, and the least common multiple of their lengths is %lld with the "
+            "%s of %lld; the CPU device supports up to %d. Use lengths that divide one another",
+            b->graph->name, (long long)least, what, (long long)length, MULTIPLE_LIMIT);
     *multiple = (int)least;
     return CODA_OK;
 }

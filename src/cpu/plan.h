@@ -14,10 +14,11 @@
 #include "runtime/device.h"
 
 enum {
-    RUN_LIMIT = 4096, /* the longest run, and the widest tile */
-    MAX_FORMS = 16,   /* different widths of values in one program */
+    RUN_LIMIT = 4096,         /* the longest run */
+    MULTIPLE_LIMIT = 1 << 15, /* of the least common multiple of all runs: the widest tile */
+    MAX_FORMS = 16,           /* different widths of values in one program */
     MAX_PASSES = 8,
-    TILE_LIMIT = 1 << 20, /* elements of a tile */
+    TILE_LIMIT = 1 << 22, /* elements of a tile */
     SLOT = ROOM,          /* floats of a uniform value */
 };
 

@@ -90,8 +90,10 @@ coda_status cpu_choose_tile(struct cpu_kernel *k, const struct cpu_state *state,
     }
     if (status != CODA_OK)
         return status;
-    while ((int64_t)rows * columns > TILE_LIMIT && !options->tile_columns && columns / 2 % plan->column_multiple == 0)
-        columns /= 2;
+    if ((int64_t)rows * columns > TILE_LIMIT && !options->tile_columns) {
+        int fit = TILE_LIMIT / rows / plan->column_multiple * plan->column_multiple;
+        columns = fit > 0 ? fit : plan->column_multiple;
+    }
     plan->tile_rows = rows;
     plan->tile_columns = columns;
     plan->stride = round_up(columns, ROOM);
