@@ -73,6 +73,103 @@ static coda_status portable_variant(const struct gpu *gpu, const coda_kernel *ke
     return CODA_OK;
 }
 
+/* ---------------------------------------------------------------- on Hopper */
+
+static bool hopper_fits(const struct gpu *gpu, const struct plan *plan)
+{
+    bool can_map = !gpu->driver.library || gpu->driver.TensorMapEncodeTiled;
+    return gpu->capability == 90 && can_map && has_matrix_units(plan) && plan->joint && plan->accumulator_count <= 2;
+}
+
+/* A tile is 128 rows by 256 columns, or 128 where there are few; twins share the columns. */
+static bool hopper_tile(const struct gpu *gpu, const coda_kernel *kernel, const struct plan *plan, struct variant *v)
+{
+    int total = ACCUMULATOR_COLUMNS;
+    if (kernel->options.tile_columns)
+        total = kernel->options.tile_columns * plan->accumulator_count;
+    else if (plan->form->column_axis >= 0 && kernel->fixed_size[plan->form->column_axis] &&
+             kernel->fixed_size[plan->form->column_axis] * plan->accumulator_count <= ACCUMULATOR_COLUMNS / 2)
+        total = ACCUMULATOR_COLUMNS / 2;
+    v->bands = 2;
+    v->columns = total / plan->accumulator_count;
+    if (plan->run_columns > v->columns && !kernel->options.tile_columns)
+        v->columns = ACCUMULATOR_COLUMNS / plan->accumulator_count;
+    v->cluster = 2;
+    v->box_rows =
+        !plan->right_k_major || plan_is_stacked(plan) ? 64 : v->columns * plan->accumulator_count / v->cluster;
+    if (v->box_rows > v->columns)
+        v->box_rows = v->columns;
+    v->map_count = hopper_map_count(plan);
+    v->stages = v->mainloop == MAINLOOP_DEFERRED ? 3 : 4;
+    int accumulators = v->columns * plan->accumulator_count;
+    return (accumulators == 128 || accumulators == 256) && v->columns % plan->run_columns == 0 &&
+           (!kernel->options.tile_rows || kernel->options.tile_rows == v->bands * BAND_ROWS) &&
+           parameter_layout(plan->graph, v->map_count).total <= 4096 && gpu->shared_bytes > 0;
+}
+
+/* Slots for a group's inputs are known when the text is written; a text that turns out too large is refused there. */
+static int deferred_slots(const struct plan *plan)
+{
+    int slots = 0;
+    for (int i = 0; i < plan->input_count; i++) {
+        const struct tile_input *input = &plan->input[i];
+        int size = (int)coda_dtype_size(plan->graph->operand[input->operand].dtype);
+        bool in_memory = input->node < 0 && plan->graph->operand[input->operand].dtype == CODA_F32;
+        slots += in_memory ? 0 : plan->blocks * 2 * (8 * size > 16 ? 8 * size / 16 : 1);
+    }
+    return slots;
+}
+
+static bool gathers(const struct plan *plan)
+{
+    for (int i = 0; i < plan->input_count; i++)
+        if (plan->input[i].id_value >= 0)
+            return true;
+    return false;
+}
+
+/* Deferred where its rounding is no loss and its shared memory suffices; else direct. */
+static bool hopper_variant(const struct gpu *gpu, const coda_kernel *kernel, const struct plan *plan, struct variant *v)
+{
+    if (!hopper_fits(gpu, plan) || wants(kernel, "portable"))
+        return false;
+    *v = (struct variant){.mainloop = MAINLOOP_DEFERRED};
+    bool exact = plan->exact || kernel->options.exact || plan->factor_type == CODA_F16;
+    if (!wants(kernel, "direct") && !exact && !gathers(plan) && hopper_tile(gpu, kernel, plan, v) &&
+        plan->over_rows_count <= 8 && variant_shared_bytes(plan, v, deferred_slots(plan)) <= gpu->shared_bytes)
+        return true;
+    if (wants(kernel, "deferred"))
+        return false;
+    *v = (struct variant){.mainloop = MAINLOOP_DIRECT};
+    return hopper_tile(gpu, kernel, plan, v) && variant_shared_bytes(plan, v, 0) <= gpu->shared_bytes;
+}
+
+static coda_status refuse_schedule(const struct gpu *gpu, const coda_kernel *kernel, const struct plan *plan,
+                                   coda_error *error)
+{
+    const char *schedule = kernel->options.schedule, *name = plan->graph->name;
+    if (gpu->capability != 90)
+        return fail(error, CODA_UNSUPPORTED, "%s: the schedule \"%s\" needs a Hopper GPU (sm_90a); this is %s", name,
+                    schedule, gpu->architecture);
+    if (!hopper_fits(gpu, plan))
+        return fail(
+            error, CODA_UNSUPPORTED,
+            "%s: the schedule \"%s\" multiplies bf16 or f16 operands of one layout, with at most two accumulators that "
+            "share the left operand; use \"portable\"",
+            name, schedule);
+    if (wants(kernel, "deferred") && (plan->exact || kernel->options.exact || plan->factor_type == CODA_F16))
+        return fail(
+            error, CODA_UNSUPPORTED,
+            "%s: the schedule \"deferred\" rounds accumulators to bf16, which an f32, i32 or f16 out (or the option "
+            "`exact`) forbids; use \"direct\"",
+            name);
+    return fail(error, CODA_UNSUPPORTED,
+                "%s: the schedule \"%s\" has tiles of 128 rows, 128 or 256 columns shared by the accumulators "
+                "(multiples of the "
+                "runs' %d), and %d bytes of shared memory, which do not hold this program; use \"portable\"",
+                name, schedule, plan->run_columns, gpu->shared_bytes);
+}
+
 /* ---------------------------------------------------------------- all */
 
 coda_status choose_variants(const struct gpu *gpu, const coda_kernel *kernel, const struct plan *plan,
@@ -86,11 +183,16 @@ coda_status choose_variants(const struct gpu *gpu, const coda_kernel *kernel, co
         variant[(*count)++] = without_product(plan);
         return CODA_OK;
     }
-    if (wants(kernel, "direct") || wants(kernel, "deferred"))
-        return fail(error, CODA_UNSUPPORTED, "%s: the schedule \"%s\" needs Hopper's mainloop", plan->graph->name,
-                    schedule);
-    coda_status status = portable_variant(gpu, kernel, plan, &variant[*count], error);
+    if (hopper_variant(gpu, kernel, plan, &variant[*count]))
+        (*count)++;
+    else if (schedule && strcmp(schedule, "portable"))
+        return refuse_schedule(gpu, kernel, plan, error);
+    if (schedule && strcmp(schedule, "portable"))
+        return CODA_OK;
+    /* Launches whose operands the copy engine cannot address take the second one. */
+    coda_error unused = {0};
+    coda_status status = portable_variant(gpu, kernel, plan, &variant[*count], *count ? &unused : error);
     if (status == CODA_OK)
         (*count)++;
-    return status;
+    return *count ? CODA_OK : status;
 }

@@ -72,7 +72,8 @@ void emit_totals(struct emitter *e, struct text *out); /* rows.c: coda_partial, 
 void emit_finish(struct emitter *e, struct text *out); /* rows.c: coda_finish: runs of rows */
 void emit_inputs(struct emitter *e, struct text *out); /* inputs.c: struct Inputs, coda_fetch, coda_issue, coda_take */
 void emit_group(struct emitter *e, struct text *out);  /* group.c: struct State, coda_start, coda_group */
-void emit_products(struct emitter *e, struct text *out); /* products.c: addresses of factors */
+void emit_products(struct emitter *e, struct text *out);                  /* products.c: addresses of factors */
+void emit_hopper(const struct plan *plan, int columns, struct text *out); /* hopper.c: maps of factors, wgmma */
 
 /* The statement that stores `value` of an out at element `index`, which is text. */
 void emit_store(struct emitter *e, struct text *text, const char *indent, int operand, const char *index,

@@ -56,7 +56,8 @@ coda_status cuda_launch(coda_kernel *kernel, const struct launch *launch, coda_e
 /* Hopper's kernels (hopper.c): can they serve this launch? If not, *why says what is missing. */
 bool hopper_accepts(const struct plan *plan, const struct variant *variant, const struct launch *launch,
                     const char **why);
-int hopper_map_count(const struct plan *plan, const struct variant *variant);
+int hopper_map_count(const struct plan *plan);
+bool plan_is_stacked(const struct plan *plan); /* along N */
 coda_status hopper_maps(const struct gpu *gpu, const struct plan *plan, const struct variant *variant,
                         const struct launch *launch, struct tensor_map *map, coda_error *error);
 

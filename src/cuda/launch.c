@@ -164,13 +164,16 @@ static coda_status make_grid(const struct gpu *gpu, const struct plan *plan, con
     default:
         break;
     }
-    int64_t row_tiles = ceiling(rows, (int64_t)v->bands * BAND_ROWS), column_tiles = ceiling(columns, v->columns);
+    bool hopper = v->mainloop == MAINLOOP_DIRECT || v->mainloop == MAINLOOP_DEFERRED;
+    int64_t row_tiles = ceiling(rows, (int64_t)v->bands * BAND_ROWS * (hopper ? v->cluster : 1));
+    int64_t column_tiles = ceiling(columns, v->columns);
     if (row_tiles * column_tiles > INT32_MAX / 2)
         return fail(error, CODA_UNSUPPORTED, "%s: %lld x %lld has more tiles than a grid holds", plan->graph->name,
                     (long long)rows, (long long)columns);
     geometry->row_tiles = (int32_t)row_tiles;
     geometry->column_tiles = (int32_t)column_tiles;
-    c->grid_x = (unsigned)(row_tiles * column_tiles);
+    int64_t resident = hopper ? gpu->multiprocessors / v->cluster : INT32_MAX;
+    c->grid_x = (unsigned)(minimum(row_tiles * column_tiles, resident) * (hopper ? v->cluster : 1));
     return CODA_OK;
 }
 
@@ -186,13 +189,42 @@ static coda_status start(const struct gpu *gpu, const struct plan *plan, const s
                                                  .block_z = 1,
                                                  .shared_bytes = (unsigned)compiled->shared_bytes,
                                                  .stream = launch->stream};
+    struct launch_attribute cluster = {.id = LAUNCH_CLUSTER,
+                                       .value.cluster = {(unsigned)compiled->variant.cluster, 1, 1}};
     void *arguments[1] = {bytes};
+    if (compiled->variant.cluster > 1) {
+        configuration.attributes = &cluster;
+        configuration.attribute_count = 1;
+    }
     coda_status status = make_grid(gpu, plan, compiled, launch, &geometry, &configuration, error);
     if (status != CODA_OK)
         return status;
     fill_parameters(plan, launch, &geometry, compiled->variant.map_count, bytes);
+    if (compiled->variant.map_count)
+        status = hopper_maps(gpu, plan, &compiled->variant, launch, (struct tensor_map *)(void *)bytes, error);
+    if (status != CODA_OK)
+        return status;
     return driver_check(&gpu->driver, gpu->driver.LaunchKernelEx(&configuration, compiled->function, arguments, NULL),
                         "cuLaunchKernelEx", plan->graph->name, error);
+}
+
+/* The first variant that can serve the operands as they lie in memory. */
+static coda_status find_variant(const struct cuda_kernel *k, const struct launch *launch, const struct compiled **found,
+                                coda_error *error)
+{
+    const char *why = NULL;
+    for (int i = 0; i < k->variant_count; i++) {
+        const struct variant *v = &k->compiled[i].variant;
+        bool hopper = v->mainloop == MAINLOOP_DIRECT || v->mainloop == MAINLOOP_DEFERRED;
+        if (!hopper || hopper_accepts(&k->plan, v, launch, &why)) {
+            *found = &k->compiled[i];
+            return CODA_OK;
+        }
+    }
+    return fail(error, CODA_UNSUPPORTED,
+                "%s: %s, which the schedule \"%s\" needs; leave the schedule to the device, or use "
+                "\"portable\"",
+                k->plan.graph->name, why, mainloop_name(k->compiled[0].variant.mainloop));
 }
 
 coda_status cuda_launch(coda_kernel *kernel, const struct launch *launch, coda_error *error)
@@ -207,8 +239,11 @@ coda_status cuda_launch(coda_kernel *kernel, const struct launch *launch, coda_e
         status = check_vectors(&k->plan, launch, error);
     for (int i = 0; i < k->plan.graph->operand_count && status == CODA_OK; i++)
         status = check_pointer(gpu, &k->plan, i, &launch->operand[i], error);
+    const struct compiled *compiled = NULL;
     if (status == CODA_OK)
-        status = start(gpu, &k->plan, &k->compiled[0], launch, error);
+        status = find_variant(k, launch, &compiled, error);
+    if (status == CODA_OK)
+        status = start(gpu, &k->plan, compiled, launch, error);
     gpu_leave(gpu);
     return status;
 }

@@ -47,10 +47,9 @@ int variant_shared_bytes(const struct plan *plan, const struct variant *v, int i
     case MAINLOOP_PORTABLE:
         return v->stages * stage + values;
     case MAINLOOP_DIRECT:
-        return 1024 + v->stages * stage + 256 + 2 * values + plan->over_rows_count * v->bands * 4 * v->columns * 4;
+        return v->stages * stage + 256 + 2 * values + plan->over_rows_count * v->bands * 4 * v->columns * 4;
     case MAINLOOP_DEFERRED:
-        return 1024 + v->stages * stage + rows * columns * 2 + 256 + 2 * values + v->bands * input_slots * 2048 +
-               plan->over_rows_count * v->bands * 4 * v->columns * 4;
+        return v->stages * stage + rows * columns * 2 + 256 + 2 * values + v->bands * input_slots * 2048;
     default:
         return 0;
     }
@@ -165,6 +164,8 @@ static void write_generated(struct emitter *e, const struct variant *v, struct t
         return;
     if (e->plan->accumulator_count)
         emit_products(e, out);
+    if (v->mainloop == MAINLOOP_DIRECT || v->mainloop == MAINLOOP_DEFERRED)
+        emit_hopper(e->plan, v->columns, out);
     emit_inputs(e, out);
     emit_group(e, out);
     emit_finish(e, out);

@@ -33,7 +33,17 @@ INLINE int coda_block(int c, int b) { return c / STEP * (BLOCKS * STEP) + c % ST
 #define FULL_X(x, h) ((x) / (2 * (h)) * (h) + (x) % (h))
 #define VALUE(k) (at.values[(k) * VALUE_ROWS + 8 * h])
 #define VALUE_ID(k) __float_as_int(VALUE(k))
+#if DEFERRED /* in the place of rounded accumulators that the group has read: two rows of a warp's block hold 32 columns */
+#define SCRATCH(k, warp, column) at.scratch[scratch_index(k, warp, column)]
+INLINE int scratch_index(int k, int warp, int column)
+{
+    const int j = column & 31, row = 2 * k + (j >> 4), swizzle = (row & 1) << 2 | (row >> 1 & 3);
+    const int chunk = 4 * (column >> 5) + (j >> 2 & 3) ^ swizzle;
+    return (warp * 16 + row) * (TILE_COLUMNS * ACCUMULATORS / 2) + 4 * chunk + (j & 3);
+}
+#else
 #define SCRATCH(k, warp, column) at.scratch[((k) * 4 + (warp)) * SCRATCH_COLUMNS + (column)]
+#endif
 #define SLOT(i) ((i) * 2048) /* 16 bytes for each of 128 threads */
 
 #if PACKED /* rounded to bf16 */

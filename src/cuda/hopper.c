@@ -1,0 +1,169 @@
+/* Hopper's mainloop: its instructions as text, its tensor maps, and which launches it can serve. */
+#include "cuda/emit.h"
+#include "cuda/kernel.h"
+
+#include <string.h>
+
+/* ---------------------------------------------------------------- maps
+ * Left operands first, one a segment; then right operands, by accumulator, segment and part. */
+
+static int right_index(const struct plan *plan, int accumulator, int segment, int part)
+{
+    int index = plan->product[0].segment_count;
+    for (int a = 0; a <= accumulator; a++)
+        for (int s = 0; s < plan->product[a].segment_count; s++) {
+            if (a == accumulator && s == segment)
+                return index + part;
+            index += plan->product[a].segment[s].right_count;
+        }
+    return index;
+}
+
+int hopper_map_count(const struct plan *plan)
+{
+    int last = plan->accumulator_count - 1;
+    return right_index(plan, last, plan->product[last].segment_count, 0);
+}
+
+bool plan_is_stacked(const struct plan *plan)
+{
+    for (int a = 0; a < plan->accumulator_count; a++)
+        for (int s = 0; s < plan->product[a].segment_count; s++)
+            if (plan->product[a].segment[s].right_count > 1)
+                return true;
+    return false;
+}
+
+/* ---------------------------------------------------------------- text */
+
+static void emit_wgmma(struct text *out, int columns, bool left_k_major, bool right_k_major, bool f16)
+{
+    int count = columns / 2;
+    const char *type = f16 ? "f16" : "bf16";
+    text_add(
+        out,
+        "INLINE void wgmma(float *d, u64 a, u64 b, int add)\n{\n    asm volatile(\"{\\n.reg .pred p;\\nsetp.ne.b32 p, "
+        "%%%d, 0;\\n\"\n        \"wgmma.mma_async.sync.aligned.m64n%dk16.f32.%s.%s {\"\n        \"",
+        count + 2, columns, type, type);
+    for (int i = 0; i < count; i++)
+        text_add(out, "%%%d%s", i, i + 1 < count ? (i % 16 == 15 ? ",\"\n        \"" : ",") : "");
+    text_add(out, "}, %%%d, %%%d, p, 1, 1, %d, %d;\\n}\\n\"\n        : ", count, count + 1, !left_k_major,
+             !right_k_major);
+    for (int i = 0; i < count; i++)
+        text_add(out, "\"+f\"(d[%d])%s", i, i + 1 < count ? (i % 8 == 7 ? ",\n          " : ", ") : "");
+    text_add(out, "\n        : \"l\"(a), \"l\"(b), \"r\"(add));\n}\n");
+    text_add(out,
+             "/* The accumulators are operands, so that no read of them moves above the wait. */\n"
+             "INLINE void wgmma_wait(float *d)\n{\n    asm volatile(\"wgmma.wait_group.sync.aligned 0;\"\n        : ");
+    for (int i = 0; i < count; i++)
+        text_add(out, "\"+f\"(d[%d])%s", i, i + 1 < count ? (i % 8 == 7 ? ",\n          " : ", ") : "");
+    text_add(out, "\n        :\n        : \"memory\");\n}\n\n");
+}
+
+void emit_hopper(const struct plan *plan, int columns, struct text *out)
+{
+    text_add(out, "INLINE int left_map(const int s) { return s; }\n"
+                  "/* The map of column n of an accumulator's right operand; n becomes the row of that part. */\n"
+                  "INLINE int right_map(const Params &P, const int a, const int s, int &n)\n{\n");
+    for (int a = 0; a < plan->accumulator_count; a++)
+        for (int s = 0; s < plan->product[a].segment_count; s++) {
+            const struct segment *segment = &plan->product[a].segment[s];
+            text_add(out, "    if (a == %d && s == %d) {\n", a, s);
+            for (int r = 0; r + 1 < segment->right_count; r++)
+                text_add(out, "        if (n < P.t[%d].rows)\n            return %d;\n        n -= P.t[%d].rows;\n",
+                         segment->right[r].operand, right_index(plan, a, s, r), segment->right[r].operand);
+            text_add(out, "        return %d;\n    }\n", right_index(plan, a, s, segment->right_count - 1));
+        }
+    text_add(out, "    return 0;\n}\n");
+    emit_wgmma(out, columns * plan->accumulator_count, plan->left_k_major, plan->right_k_major,
+               plan->factor_type == CODA_F16);
+}
+
+/* ---------------------------------------------------------------- launches */
+
+static bool map_fits(const coda_tensor *t, int64_t offset)
+{
+    size_t size = coda_dtype_size(t->dtype);
+    return ((uintptr_t)t->data + (size_t)offset * size) % 16 == 0 && (size_t)t->stride * size % 16 == 0 &&
+           (uint64_t)t->stride * size < (uint64_t)1 << 40;
+}
+
+static const char *check_segment(const struct segment *segment, const struct variant *v, const struct launch *launch,
+                                 int64_t before)
+{
+    if (!map_fits(&launch->operand[segment->left.operand], segment->left.k_major ? before : 0))
+        return "a left operand's rows do not start at multiples of 16 bytes";
+    for (int r = 0; r < segment->right_count; r++) {
+        const coda_tensor *t = &launch->operand[segment->right[r].operand];
+        if (!map_fits(t, 0))
+            return "a right operand's rows do not start at multiples of 16 bytes";
+        if (r + 1 < segment->right_count && t->shape[0] % v->box_rows)
+            return "a part of a stack is no multiple of 64 rows";
+    }
+    return NULL;
+}
+
+bool hopper_accepts(const struct plan *plan, const struct variant *v, const struct launch *launch, const char **why)
+{
+    *why = NULL;
+    for (int a = 0; a < plan->accumulator_count && !*why; a++) {
+        int64_t before = 0;
+        for (int s = 0; s < plan->product[a].segment_count && !*why; s++) {
+            const struct segment *segment = &plan->product[a].segment[s];
+            before = segment->continues ? before : 0;
+            *why = check_segment(segment, v, launch, before);
+            before += launch->operand[segment->right[0].operand].shape[segment->right[0].k_major];
+        }
+    }
+    for (int i = 0; v->mainloop == MAINLOOP_DEFERRED && i < plan->input_count && !*why; i++) {
+        const coda_tensor *t = &launch->operand[plan->input[i].operand];
+        if ((uintptr_t)t->data % 16 || (size_t)t->stride * coda_dtype_size(t->dtype) % 16)
+            *why = "a tile operand's rows do not start at multiples of 16 bytes";
+    }
+    return !*why;
+}
+
+/* A matrix in 128-byte rows of boxes: 64 elements along its rows by `rows`. */
+static coda_status encode(const struct gpu *gpu, const coda_tensor *t, int64_t offset, int64_t columns, int64_t rows,
+                          int box_rows, struct tensor_map *map, coda_error *error)
+{
+    size_t size = coda_dtype_size(t->dtype);
+    uint64_t sizes[2] = {(uint64_t)columns, (uint64_t)rows}, strides[1] = {(uint64_t)t->stride * size};
+    uint32_t box[2] = {64, (uint32_t)box_rows}, steps[2] = {1, 1};
+    int result = gpu->driver.TensorMapEncodeTiled(map, t->dtype == CODA_F16 ? MAP_F16 : MAP_BF16, 2,
+                                                  (char *)t->data + (size_t)offset * size, sizes, strides, box, steps,
+                                                  0, MAP_SWIZZLE_128B, MAP_PROMOTE_128B, 0);
+    return driver_check(&gpu->driver, result, "cuTensorMapEncodeTiled", "describing an operand", error);
+}
+
+static coda_status encode_left(const struct gpu *gpu, const struct factor *f, const struct launch *launch,
+                               int64_t before, int64_t depth, struct tensor_map *map, coda_error *error)
+{
+    const coda_tensor *t = &launch->operand[f->operand];
+    if (f->k_major)
+        return encode(gpu, t, before, depth, t->shape[0], 128, map, error);
+    return encode(gpu, t, before * t->stride, t->shape[1], depth, 64, map, error);
+}
+
+coda_status hopper_maps(const struct gpu *gpu, const struct plan *plan, const struct variant *v,
+                        const struct launch *launch, struct tensor_map *map, coda_error *error)
+{
+    coda_status status = CODA_OK;
+    int64_t before = 0;
+    for (int s = 0; s < plan->product[0].segment_count && status == CODA_OK; s++) {
+        const struct segment *segment = &plan->product[0].segment[s];
+        int64_t depth = launch->operand[segment->right[0].operand].shape[segment->right[0].k_major];
+        before = segment->continues ? before : 0;
+        status = encode_left(gpu, &segment->left, launch, before, depth, &map[s], error);
+        before += depth;
+    }
+    for (int a = 0; a < plan->accumulator_count; a++)
+        for (int s = 0; s < plan->product[a].segment_count; s++)
+            for (int r = 0; r < plan->product[a].segment[s].right_count && status == CODA_OK; r++) {
+                const struct factor *f = &plan->product[a].segment[s].right[r];
+                const coda_tensor *t = &launch->operand[f->operand];
+                status = encode(gpu, t, 0, t->shape[1], t->shape[0], f->k_major ? v->box_rows : 64,
+                                &map[right_index(plan, a, s, r)], error);
+            }
+    return status;
+}

@@ -1,0 +1,194 @@
+/* Every standard program, schedule and placing of operands on the GPU over a sweep of shapes, against the tests' own
+ * evaluation. Arguments: programs to test, all without any. Prints a line a failure and a summary. */
+#include "image.h"
+#include "kit/compare.h"
+#include "sizes.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const schedules[] = {NULL, "portable", "direct", "deferred"};
+enum { SCHEDULES = sizeof schedules / sizeof *schedules, MOST_REPORTS = 12 };
+static const char *const placings[] = {"aligned", "packed", "odd"};
+
+struct run {
+    coda_device *device;
+    const coda_program *program;
+    coda_kernel *kernel[SCHEDULES];
+    bool exact[SCHEDULES]; /* must be within f32 arithmetic, not only within rounded accumulators */
+    int trials, failures, refused;
+};
+
+static void report(struct run *run, int schedule, enum placing placing, const coda_dims *dims, const char *text)
+{
+    char sizes[256];
+    sizes_print(dims, sizes, sizeof sizes);
+    if (run->failures++ < MOST_REPORTS)
+        printf("FAIL %s %s %s%s: %s\n", coda_program_name(run->program),
+               schedules[schedule] ? schedules[schedule] : "default", placings[placing], sizes, text);
+}
+
+/* The program's parameters beside their defaults, so that every option does something. */
+static void set_parameters(struct trial *trial)
+{
+    static const struct {
+        const char *name;
+        double value;
+    } rows[] = {{"eps", 1e-2},  {"cap", 2},     {"smoothing", 0.1}, {"zloss", 0.01}, {"divisor", 7}, {"ignore", 3},
+                {"scale", 0.5}, {"decay", 0.2}, {"c1", 1.3},        {"c2", 1.7},     {"lr", 0.01},   {"b1", 0.8}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        trial_set_parameter(trial, rows[i].name, rows[i].value);
+}
+
+static void run_one(struct run *run, struct trial *trial, const struct evaluation *evaluation, int schedule,
+                    enum placing placing)
+{
+    struct image image;
+    coda_error error = {0};
+    char text[512];
+    if (!run->kernel[schedule])
+        return;
+    run->trials++;
+    trial_reset(trial, placing == PLACING_ODD ? POISON_NAN : POISON_BYTES);
+    if (image_new(&image, run->device, trial, placing, &error) != CODA_OK) {
+        report(run, schedule, placing, &trial->dims, error.message);
+        return;
+    }
+    coda_status status = image_send(&image, trial, &error);
+    if (status == CODA_OK)
+        status = coda_kernel_launch(run->kernel[schedule], image.tensor, image.count, trial->parameter, NULL, &error);
+    if (status == CODA_UNSUPPORTED && schedule > 1 && strstr(error.message, "portable")) {
+        run->refused++; /* a schedule that was asked for by name says what it needs */
+        image_free(&image);
+        return;
+    }
+    if (status == CODA_OK)
+        status = coda_synchronize(run->device, NULL, &error);
+    const char *damaged = status == CODA_OK ? image_receive(&image, trial, &error) : NULL;
+    if (status != CODA_OK) {
+        report(run, schedule, placing, &trial->dims, error.message);
+    } else if (damaged) {
+        snprintf(text, sizeof text, "bytes around %s were written", damaged);
+        report(run, schedule, placing, &trial->dims, text);
+    } else if (!compare_outs(trial, evaluation, run->exact[schedule] ? STANDARD_EXACT : STANDARD_PLAIN, text,
+                             sizeof text)) {
+        report(run, schedule, placing, &trial->dims, text);
+    }
+    image_free(&image);
+}
+
+static void run_sizes(struct run *run, const coda_dims *dims, uint64_t seed)
+{
+    struct trial trial;
+    struct evaluation evaluation;
+    coda_error error = {0};
+    const char *why = "";
+    struct layout layout = {GUARD_END, 0};
+    if (trial_new(&trial, run->program, dims, seed, layout, &error) != CODA_OK) {
+        report(run, 0, PLACING_PACKED, dims, error.message);
+        return;
+    }
+    if (seed % 2)
+        set_parameters(&trial);
+    if (!evaluate_trial(&trial, &evaluation, &why)) {
+        report(run, 0, PLACING_PACKED, dims, why);
+    } else {
+        for (int s = 0; s < SCHEDULES; s++)
+            for (int placing = 0; placing < 3; placing++)
+                run_one(run, &trial, &evaluation, s, (enum placing)placing);
+        evaluation_free(&evaluation);
+    }
+    trial_free(&trial);
+}
+
+static void make_kernels(struct run *run, const coda_dims *dims)
+{
+    coda_dims fixed = {0};
+    for (int i = 0; i < dims->count; i++)
+        if (axis_is_fixed(run->program->graph, graph_find_axis(run->program->graph, dims->item[i].axis)))
+            fixed.item[fixed.count++] = dims->item[i];
+    for (int s = 0; s < SCHEDULES; s++) {
+        coda_options options = {.size = sizeof options, .schedule = schedules[s], .exact = s == 0};
+        coda_error error = {0};
+        run->exact[s] = s < 3;
+        coda_status status = coda_kernel_create(run->device, run->program, &fixed, &options, &run->kernel[s], &error);
+        if (status == CODA_OK)
+            continue;
+        run->kernel[s] = NULL;
+        if (s < 2 || status != CODA_UNSUPPORTED)
+            report(run, s, PLACING_ALIGNED, &fixed, error.message);
+        else
+            printf("note %s %s: %s\n", coda_program_name(run->program), schedules[s], error.message);
+    }
+}
+
+static void run_program(struct run *run, int64_t head)
+{
+    static const int64_t sweep[] = {1, 7, 8, 15, 16, 17, 63, 64, 65, 127, 128, 129, 300, 1000};
+    coda_dims dims = sizes_small(run->program, head);
+    uint64_t seed = 1;
+    make_kernels(run, &dims);
+    for (int axis = 0; axis < dims.count; axis++)
+        for (size_t i = 0; i < sizeof sweep / sizeof *sweep && !sizes_is_length(dims.item[axis].axis); i++) {
+            coda_dims changed = dims;
+            sizes_set(run->program, &changed, axis, sweep[i], head);
+            run_sizes(run, &changed, seed++);
+        }
+    for (int64_t size = 130; size <= 610; size += 160) {
+        coda_dims changed = dims;
+        for (int axis = 0; axis < dims.count; axis++)
+            if (!sizes_is_length(dims.item[axis].axis))
+                sizes_set(run->program, &changed, axis, size + 3 * axis, head);
+        run_sizes(run, &changed, seed++);
+    }
+    for (int s = 0; s < SCHEDULES; s++)
+        coda_kernel_free(run->kernel[s]);
+}
+
+static bool has_heads(const coda_program *program)
+{
+    coda_axis axis;
+    for (int i = 0; i < coda_program_axis_count(program); i++)
+        if (coda_program_axis(program, i, &axis) == CODA_OK && !strcmp(axis.name, "D"))
+            return true;
+    return false;
+}
+
+int main(int argc, char **argv)
+{
+    coda_error error = {0};
+    coda_device *device;
+    const coda_module *module;
+    int failures = 0;
+    if (coda_device_open("cuda", &device, &error) != CODA_OK) {
+        printf("skipped: %s\n", error.message);
+        return 77;
+    }
+    if (coda_standard_module(&module, &error) != CODA_OK) {
+        printf("%s\n", error.message);
+        return 1;
+    }
+    for (int p = 0; p < coda_module_size(module); p++) {
+        const coda_program *program = coda_module_program(module, p);
+        bool wanted = argc < 2;
+        for (int i = 1; i < argc; i++)
+            wanted |= !strcmp(argv[i], coda_program_name(program));
+        for (int64_t head = 16; wanted && head <= 128; head = head == 16 ? 64 : 2 * head) {
+            struct run run = {.device = device, .program = program};
+            run_program(&run, head);
+            printf("%s %s%s: %d trials, %d refused by name, %d failures\n", run.failures ? "FAIL" : "ok",
+                   coda_program_name(program),
+                   !has_heads(program) ? ""
+                   : head == 16        ? " D=16"
+                   : head == 64        ? " D=64"
+                                       : " D=128",
+                   run.trials, run.refused, run.failures);
+            failures += run.failures;
+            if (!has_heads(program))
+                break;
+        }
+    }
+    coda_device_close(device);
+    return failures ? 1 : 0;
+}
