@@ -27,7 +27,7 @@ static const char help[] = "usage: coda bench [options] FILE|suite|layer...\n"
                            "share of the fastest product that\n"
                            "was measured on this device now, and the largest relative error of the outs, fused and "
                            "unfused, against the reference\n"
-                           "at sizes of at most 192.\n"
+                           "at sizes of at most 128.\n"
                            "\n"
                            "Exit status: 0 good, 1 a program failed or its errors are too large, 2 bad usage.\n";
 
@@ -103,8 +103,8 @@ static coda_dims shrink(const coda_dims *dims)
 {
     coda_dims small = *dims;
     for (int i = 0; i < small.count; i++)
-        if (small.item[i].size > 192)
-            small.item[i].size = small.item[i].size % 64 == 0 ? 128 : small.item[i].size % 2 == 0 ? 190 : 191;
+        if (small.item[i].size > 128)
+            small.item[i].size = small.item[i].size % 64 == 0 ? 128 : small.item[i].size % 2 == 0 ? 126 : 127;
     return small;
 }
 
@@ -220,8 +220,9 @@ static int bench_program(struct bench *bench, const coda_program *program, const
     if (status == CODA_OK)
         status = coda_program_cost(program, dims, &cost, &error);
     if (status != CODA_OK) {
-        fprintf(stderr, "coda bench: %s: ", coda_program_name(program));
-        return report(bench->arguments->command, &error);
+        char name[256];
+        snprintf(name, sizeof name, "bench: %s", coda_program_name(program));
+        return report(name, &error);
     }
     row->gflops = cost.flops / row->ms * 1e-6;
     row->peak_share = row->gflops / bench->ceilings.gflops;

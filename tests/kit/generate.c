@@ -259,7 +259,7 @@ static int ids(struct builder *b)
 
 static int random_run(struct builder *b)
 {
-    static const int runs[] = {128, 64, 32, 16, 8, 4, 3, 100, 256, 128};
+    static const int runs[] = {128, 64, 32, 16, 8, 4, 3, 48, 256, 128};
     return runs[below(b, 10)];
 }
 
