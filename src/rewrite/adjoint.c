@@ -16,22 +16,39 @@ struct walk {
 
 enum { NONE = -1 };
 
+static const struct shape *shape_of(const struct walk *w, int node)
+{
+    return &w->forward->node[node].shape;
+}
+
+/* Is it one value a run along an axis of which `shape` has every element, or other runs? */
+static bool has_other_runs(const struct shape *x, const struct shape *shape)
+{
+    for (int d = 0; d < x->rank; d++)
+        for (int e = 0; e < shape->rank && x->dim[d].form == DIM_RUNS; e++)
+            if (shape->dim[e].axis == x->dim[d].axis && shape->dim[e].form == DIM_RUNS &&
+                !dim_equal(&shape->dim[e], &x->dim[d]))
+                return true;
+    return false;
+}
+
 static void contribute(struct walk *w, int node, int gradient)
 {
     if (!w->active[node] || builder_failed(w->b))
         return;
     int before = w->gradient[node];
+    const struct shape *own = shape_of(w, node);
+    if (gradient >= 0 && before >= 0 &&
+        has_other_runs(&w->b->graph->node[gradient].shape, &w->b->graph->node[before].shape)) {
+        gradient = build_broadcast(w->b, gradient, own);
+        before = build_broadcast(w->b, before, own);
+    }
     if (before == NONE)
         w->gradient[node] = gradient;
     else if (gradient >= 0 && w->b->graph->node[gradient].op == OP_GEMM && w->b->graph->node[before].op == OP_GEMM)
         w->gradient[node] = build_binary(w->b, OP_ADD, gradient, before); /* in the order of the text */
     else
         w->gradient[node] = build_binary(w->b, OP_ADD, before, gradient);
-}
-
-static const struct shape *shape_of(const struct walk *w, int node)
-{
-    return &w->forward->node[node].shape;
 }
 
 /* ---------------------------------------------------------------- products */
@@ -60,6 +77,9 @@ static void product_adjoint(struct walk *w, int left, int right, int d)
 static void elementwise_adjoint(struct walk *w, int n, int d)
 {
     const struct node *node = &w->forward->node[n];
+    for (int k = 0; k < node->input_count && d >= 0; k++)
+        if (has_other_runs(&w->b->graph->node[d].shape, shape_of(w, node->input[k])))
+            d = build_broadcast(w->b, d, &node->shape);
     int value[5] = {-1, -1, -1, w->value[n], d};
     for (int k = 0; k < node->input_count; k++)
         value[k] = w->value[node->input[k]];
@@ -125,28 +145,29 @@ static void rope_adjoint(struct walk *w, int n, int d)
 
 /* ---------------------------------------------------------------- reductions and indices */
 
+/* Elements that attain the maximum share its gradient. */
+static int maximum_adjoint(struct walk *w, const struct node *node, int x, int y, int d)
+{
+    struct builder *b = w->b;
+    int attained = build_binary(b, OP_EQ, node->op == OP_ABSMAX ? build_elementwise(b, OP_ABS, &x, 1) : x, y);
+    int zero = build_number(b, 0);
+    d = build_binary(b, OP_DIV, d, build_reduce(b, OP_SUM, attained, node->axis, node->run));
+    if (node->op == OP_ABSMAX)
+        d = build_where(b, build_binary(b, OP_LT, x, zero), build_negative(b, d), d);
+    return build_where(b, attained, d, zero);
+}
+
 /* The gradient keeps the shape of the reduced value: elementwise operations repeat it. */
 static void reduction_adjoint(struct walk *w, int n, int d)
 {
     const struct node *node = &w->forward->node[n];
     struct builder *b = w->b;
-    int x = w->value[node->input[0]], y = w->value[n], zero = build_number(b, 0);
-    switch (node->op) {
-    case OP_SUM:
-        break;
-    case OP_LOGSUMEXP:
-        x = build_binary(b, OP_SUB, x, y);
-        d = build_binary(b, OP_MUL, d, build_elementwise(b, OP_EXP, &x, 1));
-        break;
-    case OP_REDUCE_MAX:
-        d = build_where(b, build_binary(b, OP_EQ, x, y), d, zero);
-        break;
-    default: {
-        int absolute = build_elementwise(b, OP_ABS, &x, 1);
-        int signed_d = build_where(b, build_binary(b, OP_LT, x, zero), build_negative(b, d), d);
-        d = build_where(b, build_binary(b, OP_EQ, absolute, y), signed_d, zero);
-        break;
-    }
+    int x = w->value[node->input[0]], y = w->value[n];
+    if (node->op == OP_LOGSUMEXP) {
+        int shifted = build_binary(b, OP_SUB, x, y);
+        d = build_binary(b, OP_MUL, d, build_elementwise(b, OP_EXP, &shifted, 1));
+    } else if (node->op != OP_SUM) {
+        d = maximum_adjoint(w, node, x, y, d);
     }
     contribute(w, node->input[0], d);
 }
@@ -214,7 +235,8 @@ static void mark_active(struct walk *w, const struct request *request)
         const struct node *node = &w->forward->node[n];
         bool constant = node->op == OP_ONEHOT || node->op == OP_INDEX || (node->op >= OP_LT && node->op <= OP_NE);
         w->active[n] = node->op == OP_IN && request->wanted[node->index];
-        int differentiated = node->op == OP_ROPE || node->op == OP_PICK || node->op == OP_GATHER ? 1 : node->input_count;
+        int differentiated =
+            node->op == OP_ROPE || node->op == OP_PICK || node->op == OP_GATHER ? 1 : node->input_count;
         for (int k = 0; k < differentiated && !constant; k++)
             w->active[n] = w->active[n] || w->active[node->input[k]];
     }
@@ -223,6 +245,7 @@ static void mark_active(struct walk *w, const struct request *request)
 static bool copy_forward(struct walk *w)
 {
     const struct graph *forward = w->forward;
+    w->b->plain = true; /* every value of the forward is one that it can store */
     for (int n = 0; n < forward->node_count && !builder_failed(w->b); n++) {
         int input[MAX_INPUTS];
         for (int k = 0; k < forward->node[n].input_count; k++)
@@ -230,6 +253,7 @@ static bool copy_forward(struct walk *w)
         w->value[n] = build_like(w->b, forward, n, input);
         build_name(w->b, w->value[n], forward->node[n].name);
     }
+    w->b->plain = false;
     return !builder_failed(w->b);
 }
 
@@ -256,7 +280,8 @@ static void seed_outs(struct walk *w, const struct request *request)
         if (out->role == CODA_IN || request->silent[o] || out->dtype == CODA_I32 || !w->active[out->node])
             continue;
         free_name(w, out->name, name, sizeof name);
-        contribute(w, out->node, build_in(w->b, name, out->role == CODA_ACCUMULATE ? CODA_F32 : out->dtype, &out->shape));
+        contribute(w, out->node,
+                   build_in(w->b, name, out->role == CODA_ACCUMULATE ? CODA_F32 : out->dtype, &out->shape));
     }
 }
 
@@ -272,7 +297,15 @@ static void name_gradient(struct walk *w, int n)
 
 /* ---------------------------------------------------------------- outs */
 
-enum usage { USED_ELEMENTWISE = 1, USED_LEFT = 2, USED_RIGHT = 4, USED_WHOLE = 8, USED_REPEATED = 16, USED_GATHERED = 32, USED_STACKED = 64 };
+enum usage {
+    USED_ELEMENTWISE = 1,
+    USED_LEFT = 2,
+    USED_RIGHT = 4,
+    USED_WHOLE = 8,
+    USED_REPEATED = 16,
+    USED_GATHERED = 32,
+    USED_STACKED = 64
+};
 
 static int usage_of(const struct graph *graph, const bool *used, int x)
 {
@@ -307,7 +340,8 @@ static int unsupported(struct walk *w, int operand, const char *what, const char
                   w->forward->operand[operand].name, what);
 }
 
-/* A stack, a repetition and a gathered table leave their gradient on their own node: the only one that reads the operand. */
+/* A stack, a repetition and a gathered table leave their gradient on their own node: the only one that reads the
+ * operand. */
 static int gradient_of_reader(struct walk *w, const bool *used, int operand)
 {
     const struct graph *forward = w->forward;
@@ -320,7 +354,8 @@ static int gradient_of_reader(struct walk *w, const bool *used, int operand)
         if (!used[n] || !reads)
             continue;
         if (found != NONE && w->gradient[found] != NONE && w->gradient[n] != NONE)
-            return unsupported(w, operand, "two statements repeat, stack or gather it", "Use it through one named value.");
+            return unsupported(w, operand, "two statements repeat, stack or gather it",
+                               "Use it through one named value.");
         found = found == NONE || w->gradient[n] != NONE ? n : found;
     }
     return found;
@@ -341,7 +376,8 @@ static void add_out(struct walk *w, const char *stem, coda_role role, coda_dtype
     if (sum->shape.rank == 0 && sum->op == OP_SUM) /* of a number: one term a row, which the caller adds up */
         value = sum->input[0];
     if (w->b->graph->node[value].shape.rank == 0) {
-        refuse(&w->b->why, CODA_UNSUPPORTED, "Leave it out of `wrt`.", "the gradient of `%.60s` is one number for the whole matrix", stem);
+        refuse(&w->b->why, CODA_UNSUPPORTED, "Leave it out of `wrt`.",
+               "the gradient of `%.60s` is one number for the whole matrix", stem);
         return;
     }
     build_out(w->b, name, role, dtype, value);

@@ -31,8 +31,7 @@ void term_multiply(const struct graph *graph, struct term *term, int node, int e
         if (term->factor[i].node == node) {
             term->factor[i].exponent += exponent;
             if (term->factor[i].exponent == 0)
-                memmove(&term->factor[i], &term->factor[i + 1],
-                        (size_t)(--term->count - i) * sizeof term->factor[0]);
+                memmove(&term->factor[i], &term->factor[i + 1], (size_t)(--term->count - i) * sizeof term->factor[0]);
             return;
         }
     if (term->count == MAX_FACTORS)
@@ -120,8 +119,7 @@ void term_remove(struct term *term, int node, int exponent)
         if (term->factor[i].node == node) {
             term->factor[i].exponent -= exponent;
             if (term->factor[i].exponent == 0)
-                memmove(&term->factor[i], &term->factor[i + 1],
-                        (size_t)(--term->count - i) * sizeof term->factor[0]);
+                memmove(&term->factor[i], &term->factor[i + 1], (size_t)(--term->count - i) * sizeof term->factor[0]);
             return;
         }
 }
@@ -165,7 +163,8 @@ static struct pair *find_pair(const struct pairs *pairs, int a, int b)
 
 static bool grow_pairs(struct pairs *pairs)
 {
-    struct pairs larger = {calloc((size_t)pairs->slot_count * 2, sizeof *larger.slot), pairs->slot_count * 2, pairs->used};
+    struct pairs larger = {calloc((size_t)pairs->slot_count * 2, sizeof *larger.slot), pairs->slot_count * 2,
+                           pairs->used};
     if (larger.slot == NULL)
         return false;
     for (int i = 0; i < pairs->slot_count; i++)

@@ -38,7 +38,7 @@ void term_remove(struct term *term, int node, int exponent);
 struct pairs {
     struct pair {
         int a, b, count;
-    } *slot;
+    } * slot;
     int slot_count, used;
 };
 bool pairs_open(struct pairs *pairs);

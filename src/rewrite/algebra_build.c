@@ -1,5 +1,5 @@
-/* Terms and sums back to nodes, in the order in which a person would write them: matrices first, then what is one value a
- * row or column, numbers with those; shared products before others. */
+/* Terms and sums back to nodes, in the order in which a person would write them: matrices first, then what is one value
+ * a row or column, numbers with those; shared products before others. */
 #include "rewrite/algebra.h"
 
 #include <math.h>
@@ -8,6 +8,22 @@
 static int rank_of(const struct builder *b, int node)
 {
     return node < 0 ? 0 : b->graph->node[node].shape.rank;
+}
+
+/* Has it an element for each of a matrix, not one for a run of them? */
+static bool is_matrix(const struct builder *b, int node)
+{
+    const struct shape *shape = &b->graph->node[node].shape;
+    for (int d = 0; d < shape->rank; d++)
+        if (shape->dim[d].form == DIM_RUNS && !is_pair_dim(&shape->dim[d]))
+            return false;
+    return shape->rank == 2;
+}
+
+static bool join(const struct builder *b, const struct shape *p, const struct shape *q)
+{
+    struct shape joined;
+    return join_shapes(b->graph, p, q, &joined, NULL);
 }
 
 /* Multiplies `to` (-1: nothing yet) by node^exponent. */
@@ -24,8 +40,8 @@ static int times(struct builder *b, int to, int node, int exponent)
 
 static bool is_shareable(const struct builder *b, const struct factor *p, const struct factor *q)
 {
-    int low = rank_of(b, p->node), high = rank_of(b, q->node);
-    return p->exponent > 0 && q->exponent > 0 && low > 0 && high > 0 && low + high > 2;
+    return p->exponent > 0 && q->exponent > 0 && rank_of(b, p->node) > 0 && rank_of(b, q->node) > 0 &&
+           (is_matrix(b, p->node) || is_matrix(b, q->node));
 }
 
 static void make_shared(struct builder *b, const struct pairs *pairs, struct term *term)
@@ -93,14 +109,15 @@ static bool has_scalars(const struct builder *b, const struct term *term, double
     return found;
 }
 
-/* One node for each shape of vectors. */
+/* One node for each shape of what is no matrix and no number: rows, columns, runs. */
 static int build_all_vectors(struct builder *b, const struct term *term, int vectors[MAX_FACTORS])
 {
     int count = 0;
     for (int i = 0; i < term->count; i++) {
-        bool seen = rank_of(b, term->factor[i].node) != 1;
+        bool seen = rank_of(b, term->factor[i].node) == 0 || is_matrix(b, term->factor[i].node);
         for (int k = 0; k < i && !seen; k++)
-            seen = shape_equal(&b->graph->node[term->factor[k].node].shape, &b->graph->node[term->factor[i].node].shape);
+            seen =
+                shape_equal(&b->graph->node[term->factor[k].node].shape, &b->graph->node[term->factor[i].node].shape);
         if (!seen)
             vectors[count++] = build_vectors(b, term, i);
     }
@@ -117,7 +134,7 @@ int build_term(struct builder *b, const struct pairs *pairs, const struct term *
         return -1;
     make_shared(b, pairs, &term);
     for (int i = 0; i < term.count; i++)
-        if (rank_of(b, term.factor[i].node) == 2 && term.factor[i].exponent > 0)
+        if (is_matrix(b, term.factor[i].node) && term.factor[i].exponent > 0)
             made = times(b, made, term.factor[i].node, term.factor[i].exponent);
     int count = build_all_vectors(b, &term, vectors);
     if (count > 0) {
@@ -125,12 +142,14 @@ int build_term(struct builder *b, const struct pairs *pairs, const struct term *
     } else if (has_scalars(b, &term, coefficient)) {
         int scalars = build_scalars(b, &term, -1, coefficient);
         bool number = scalars >= 0 && b->graph->node[scalars].op == OP_NUMBER;
-        made = made < 0 ? scalars : number ? build_binary(b, OP_MUL, scalars, made) : build_binary(b, OP_MUL, made, scalars);
+        made = made < 0 ? scalars
+               : number ? build_binary(b, OP_MUL, scalars, made)
+                        : build_binary(b, OP_MUL, made, scalars);
     }
     for (int v = 0; v < count; v++)
         made = made < 0 ? vectors[v] : build_binary(b, OP_MUL, made, vectors[v]);
     for (int i = 0; i < term.count; i++)
-        if (rank_of(b, term.factor[i].node) == 2 && term.factor[i].exponent < 0)
+        if (is_matrix(b, term.factor[i].node) && term.factor[i].exponent < 0)
             made = times(b, made, term.factor[i].node, term.factor[i].exponent);
     return made < 0 ? build_number(b, coefficient) : made;
 }
@@ -201,8 +220,44 @@ static void merge_reductions(struct builder *b, struct sum *sum)
         }
 }
 
+/* The shape of a term without one power of a factor. */
+static bool shape_without(const struct builder *b, const struct term *term, int node, struct shape *shape)
+{
+    *shape = scalar_shape();
+    for (int matrices = 1; matrices >= 0; matrices--)
+        for (int f = 0; f < term->count; f++) {
+            const struct factor *factor = &term->factor[f];
+            struct shape joined;
+            if (is_matrix(b, factor->node) != matrices ||
+                (factor->node == node && (factor->exponent == 1 || factor->exponent == -1)))
+                continue;
+            if (!join_shapes(b->graph, shape, &b->graph->node[factor->node].shape, &joined, NULL))
+                return false;
+            *shape = joined;
+        }
+    return true;
+}
+
+/* Do the terms that have the factor still join when it is gone? Runs of different lengths do not. */
+static bool can_take_out(const struct builder *b, const struct sum *sum, int node, int sign)
+{
+    struct shape shape[MAX_TERMS];
+    int count = 0;
+    for (int i = 0; i < sum->count; i++) {
+        if (term_exponent(&sum->term[i], node) * sign <= 0)
+            continue;
+        if (!shape_without(b, &sum->term[i], node, &shape[count]))
+            return false;
+        for (int k = 0; k < count; k++)
+            if (!join(b, &shape[k], &shape[count]))
+                return false;
+        count++;
+    }
+    return true;
+}
+
 /* The factor that most terms have, if two have it. */
-static bool find_common(const struct sum *sum, int *node, int *sign)
+static bool find_common(const struct builder *b, const struct sum *sum, int *node, int *sign)
 {
     int best = 1;
     for (int i = 0; i < sum->count; i++)
@@ -211,7 +266,7 @@ static bool find_common(const struct sum *sum, int *node, int *sign)
             int s = factor->exponent > 0 ? 1 : -1, count = 0;
             for (int k = 0; k < sum->count; k++)
                 count += term_exponent(&sum->term[k], factor->node) * s > 0;
-            if (count > best) {
+            if (count > best && can_take_out(b, sum, factor->node, s)) {
                 best = count;
                 *node = factor->node;
                 *sign = s;
@@ -285,25 +340,37 @@ static void join_masks(struct builder *b, int *node, const double *sign, int *co
         }
 }
 
-/* Products of matrices first: two of them make one accumulator. */
+/* The order of a sum: products of matrices first, so that two make one accumulator; then positive terms. Where runs of
+ * different lengths occur, matrices come first. */
+static int place_of(const struct builder *b, int node, bool positive, bool by_shape)
+{
+    bool gemm = b->graph->node[node].op == OP_GEMM;
+    int place = positive ? (gemm ? 0 : 1) : (gemm ? 2 : 3);
+    return by_shape && !is_matrix(b, node) ? place + 4 : place;
+}
+
 static int add_up(struct builder *b, const int *node, const double *sign, int count)
 {
-    int made = -1, first_sign = 1;
-    for (int phase = 0; phase < 4; phase++) /* positive products, positive, negative products, negative */
-        for (int i = 0; i < count; i++) {
-            if (node[i] < 0)
-                return -1;
-            bool gemm = b->graph->node[node[i]].op == OP_GEMM, positive = sign[i] > 0;
-            bool now = phase == (positive ? (gemm ? 0 : 1) : (gemm ? 2 : 3));
-            if (!now || is_number(b->graph, node[i], 0))
+    int made = -1;
+    bool first_positive = true, by_shape = false;
+    for (int i = 0; i < count; i++) {
+        if (node[i] < 0)
+            return -1;
+        for (int k = 0; k < i; k++)
+            by_shape = by_shape || !join(b, &b->graph->node[node[i]].shape, &b->graph->node[node[k]].shape);
+    }
+    for (int place = 0; place < 8; place++)
+        for (int i = 0; i < count && !builder_failed(b); i++) {
+            bool positive = sign[i] > 0;
+            if (place_of(b, node[i], positive, by_shape) != place || is_number(b->graph, node[i], 0))
                 continue;
             if (made < 0)
-                first_sign = positive ? 1 : -1;
-            made = made < 0 ? node[i] : build_binary(b, positive == (first_sign > 0) ? OP_ADD : OP_SUB, made, node[i]);
+                first_positive = positive;
+            made = made < 0 ? node[i] : build_binary(b, positive == first_positive ? OP_ADD : OP_SUB, made, node[i]);
         }
     if (made < 0)
         return build_number(b, 0);
-    return first_sign > 0 ? made : build_negative(b, made);
+    return first_positive ? made : build_negative(b, made);
 }
 
 int build_sum(struct builder *b, const struct pairs *pairs, struct sum *sum)
@@ -315,7 +382,7 @@ int build_sum(struct builder *b, const struct pairs *pairs, struct sum *sum)
         return build_number(b, 0);
     double coefficient = sum->count > 1 ? common_coefficient(sum) : 1;
     merge_reductions(b, sum);
-    while (sum->count > 1 && find_common(sum, &common, &sign) && !builder_failed(b))
+    while (sum->count > 1 && find_common(b, sum, &common, &sign) && !builder_failed(b))
         take_out(b, pairs, sum, common, sign);
     for (int i = 0; i < sum->count; i++) {
         node[i] = build_term(b, pairs, &sum->term[i]);

@@ -5,14 +5,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-coda_status rewrite_block(const struct graph *block, const coda_rewrite_options *options, struct unit *unit, char **report,
-                          coda_error *error)
+coda_status rewrite_block(const struct graph *block, const coda_rewrite_options *options, struct unit *unit,
+                          char **report, coda_error *error)
 {
     struct complaint why = {0};
     *unit = (struct unit){0};
-    coda_status status = options->backward
-                             ? (refuse(&why, CODA_UNSUPPORTED, "", "the backward of a block is not derived yet"), CODA_UNSUPPORTED)
-                             : cut_graph(block, NULL, block->name, false, options->allow_passes, unit, NULL, &why);
+    coda_status status =
+        options->backward
+            ? (refuse(&why, CODA_UNSUPPORTED, "", "the backward of a block is not derived yet"), CODA_UNSUPPORTED)
+            : cut_graph(block, NULL, block->name, false, options->allow_passes, unit, NULL, &why);
     if (report != NULL)
         *report = NULL;
     if (status == CODA_OK)

@@ -260,7 +260,7 @@ int build_reduce(struct builder *b, enum op op, int x, int axis, struct extent r
 {
     if (!ready(b, &x, 1))
         return -1;
-    if (op == OP_SUM && is_number(b->graph, x, 0))
+    if (!b->plain && op == OP_SUM && is_number(b->graph, x, 0))
         return x;
     MADE(b, graph_reduce(b->graph, op, x, axis, run, &b->why));
 }
@@ -269,9 +269,9 @@ int build_broadcast(struct builder *b, int x, const struct shape *shape)
 {
     if (!ready(b, &x, 1))
         return -1;
-    if (shape_equal(&b->graph->node[x].shape, shape))
+    if (!b->plain && shape_equal(&b->graph->node[x].shape, shape))
         return x;
-    if (b->graph->node[x].op == OP_BROADCAST)
+    if (!b->plain && b->graph->node[x].op == OP_BROADCAST)
         x = b->graph->node[x].input[0];
     MADE(b, graph_broadcast(b->graph, x, shape, &b->why));
 }

@@ -1,7 +1,7 @@
 /* Building a graph from another one: equal nodes are made once, and trivial ones are not made at all.
  *
- * Every function takes and returns node indices of `graph`; a negative input gives a negative result, so that a chain of
- * calls is checked once, at its end. `why` keeps the first refusal. */
+ * Every function takes and returns node indices of `graph`; a negative input gives a negative result, so that a chain
+ * of calls is checked once, at its end. `why` keeps the first refusal. */
 #ifndef CODA_REWRITE_BUILDER_H
 #define CODA_REWRITE_BUILDER_H
 
@@ -12,6 +12,7 @@ struct builder {
     struct complaint why;
     int *slot; /* open addressing: node + 1, 0 is empty */
     int slot_count, slots_used;
+    bool plain; /* equal nodes are one node, but nothing else is simplified */
 };
 
 /* A new graph with the name and axes of `like`. False: no memory, with why set; builder_release is still allowed. */
@@ -21,9 +22,11 @@ struct graph *builder_close(struct builder *b);
 void builder_release(struct builder *b);
 bool builder_failed(const struct builder *b);
 
-int build_in(struct builder *b, const char *name, coda_dtype dtype, const struct shape *shape); /* finds it by name first */
-int build_parameter(struct builder *b, const char *name, double default_value);                 /* likewise */
-int build_out(struct builder *b, const char *name, coda_role role, coda_dtype dtype, int value); /* of the value's shape */
+int build_in(struct builder *b, const char *name, coda_dtype dtype,
+             const struct shape *shape);                                        /* finds it by name first */
+int build_parameter(struct builder *b, const char *name, double default_value); /* likewise */
+int build_out(struct builder *b, const char *name, coda_role role, coda_dtype dtype,
+              int value); /* of the value's shape */
 int build_number(struct builder *b, double number);
 int build_size(struct builder *b, int axis);
 int build_elementwise(struct builder *b, enum op op, const int *input, int count);

@@ -15,8 +15,8 @@ static bool open_cutting(struct cutting *c)
     c->stamp = calloc(count, sizeof *c->stamp);
     c->stack = malloc(count * (MAX_INPUTS + 1) * sizeof *c->stack);
     bool open = users_open(&c->users, c->graph, true) && names_open(&c->names, c->graph) &&
-                (c->origin == NULL || names_add(&c->names, c->origin)) && c->time && c->need && c->group &&
-                c->value && c->runs && c->made && c->stamp && c->stack;
+                (c->origin == NULL || names_add(&c->names, c->origin)) && c->time && c->need && c->group && c->value &&
+                c->runs && c->made && c->stamp && c->stack;
     for (size_t n = 0; open && n < count; n++)
         c->value[n].piece = c->runs[n].piece = -1;
     if (!open)
@@ -72,8 +72,8 @@ static bool check_program(struct cutting *c, const struct graph *graph)
 
 /* ---------------------------------------------------------------- the order to run in */
 
-/* The next program to run: a product that nothing waits for as soon as it can, so that its operands are free early; else
- * the earliest. -1: none is ready. */
+/* The next program to run: a product that nothing waits for as soon as it can, so that its operands are free early;
+ * else the earliest. -1: none is ready. */
 static int next_ready(const struct cutting *c, const int *waiting, const bool *done)
 {
     int best = -1;
@@ -140,8 +140,8 @@ static bool emit(struct cutting *c, const char *name, struct unit *unit)
     return made;
 }
 
-coda_status cut_graph(const struct graph *graph, const struct graph *origin, const char *name, bool backward, bool allow_passes, struct unit *unit,
-                      int *passes, struct complaint *why)
+coda_status cut_graph(const struct graph *graph, const struct graph *origin, const char *name, bool backward,
+                      bool allow_passes, struct unit *unit, int *passes, struct complaint *why)
 {
     struct cutting c = {.graph = graph,
                         .origin = origin,
@@ -150,7 +150,8 @@ coda_status cut_graph(const struct graph *graph, const struct graph *origin, con
                         .value_stem = backward ? "Z" : "H",
                         .runs_stem = backward ? "c" : "S"};
     memset(why, 0, sizeof *why);
-    if (open_cutting(&c) && find_moments(&c) && place_stores(&c) && place_crossings(&c) && emit(&c, name, unit) && passes)
+    if (open_cutting(&c) && find_moments(&c) && place_stores(&c) && place_crossings(&c) && emit(&c, name, unit) &&
+        passes)
         *passes = c.passes;
     *why = c.why;
     close_cutting(&c);

@@ -7,8 +7,8 @@
 #include "rewrite/names.h"
 #include "rewrite/users.h"
 
-/* When a value is known: PERIOD * p in the epilogue of the p-th group of products, a little later where it needs reductions
- * over whole rows of that epilogue, BOUNDARY where operands alone give it. */
+/* When a value is known: PERIOD * p in the epilogue of the p-th group of products, a little later where it needs
+ * reductions over whole rows of that epilogue, BOUNDARY where operands alone give it. */
 typedef long moment;
 enum { PERIOD = 1024, BOUNDARY = -PERIOD, ROW_RUN = 64, COLUMN_RUN = 128 };
 static const moment NEVER = 1L << 40;
@@ -51,7 +51,7 @@ struct cutting {
     int walk;
     struct dependence {
         int piece, on;
-    } *dependence;
+    } * dependence;
     int dependence_count, dependence_capacity;
     int passes; /* pieces without a product that no rule could avoid */
     struct complaint why;
@@ -59,14 +59,14 @@ struct cutting {
 
 /* Cuts `graph`, whose outs are the results. programs/`unit` receives them in the order to run; names of values that one
  * program stores and another loads are the same in both. `origin` (may be NULL): a graph whose names are taken, too. */
-coda_status cut_graph(const struct graph *graph, const struct graph *origin, const char *name, bool backward, bool allow_passes, struct unit *unit,
-                      int *passes, struct complaint *why);
+coda_status cut_graph(const struct graph *graph, const struct graph *origin, const char *name, bool backward,
+                      bool allow_passes, struct unit *unit, int *passes, struct complaint *why);
 
 /* Steps, each in a file of its own. All set cutting->why and return false on failure. */
-bool find_moments(struct cutting *cutting);                   /* moments.c: groups products, times every node */
-bool place_stores(struct cutting *cutting);                   /* stores.c: what is stored in any case, and where */
+bool find_moments(struct cutting *cutting); /* moments.c: groups products, times every node */
+bool place_stores(struct cutting *cutting); /* stores.c: what is stored in any case, and where */
 bool place_value(struct cutting *cutting, int node, moment before);
-bool place_crossings(struct cutting *cutting);                /* crossing.c: values that an epilogue needs from another */
+bool place_crossings(struct cutting *cutting); /* crossing.c: values that an epilogue needs from another */
 struct graph *emit_piece(struct cutting *cutting, int piece); /* emit.c: the program, and what it depends on */
 bool name_piece(struct cutting *cutting, int piece, const char *stem, struct graph *graph);
 

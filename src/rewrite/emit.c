@@ -114,7 +114,8 @@ static void make_node(struct emission *e, int n)
     }
     if (node->op == OP_GEMM) {
         if (cutting->group[n] != e->piece)
-            refuse(&e->b->why, CODA_UNSUPPORTED, "Store the value by an `out`.", "a program reads the product of another one");
+            refuse(&e->b->why, CODA_UNSUPPORTED, "Store the value by an `out`.",
+                   "a program reads the product of another one");
         cutting->made[n] = make_product(e, n);
     } else if (is_whole_reduction_of_value(graph, n)) {
         cutting->made[n] = make_finished(e, n);
@@ -131,7 +132,8 @@ static void make_node(struct emission *e, int n)
 static bool is_end(const struct emission *e, int n)
 {
     const struct graph *graph = e->cutting->graph;
-    return graph->node[n].op == OP_GEMM || is_whole_reduction_of_value(graph, n) || load_of(e->cutting, e->piece, n) != NULL;
+    return graph->node[n].op == OP_GEMM || is_whole_reduction_of_value(graph, n) ||
+           load_of(e->cutting, e->piece, n) != NULL;
 }
 
 static int make(struct emission *e, int root)

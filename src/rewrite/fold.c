@@ -1,5 +1,5 @@
-/* Identities that hold for every value, applied while a graph is built. A zero times anything is zero: the compiler only
- * multiplies by gradients that do not exist. */
+/* Identities that hold for every value, applied while a graph is built. A zero times anything is zero: the compiler
+ * only multiplies by gradients that do not exist. */
 #include "rewrite/builder.h"
 
 #include <math.h>
@@ -60,11 +60,20 @@ static double fold_numbers(enum op op, double x, double y)
     }
 }
 
+/* Runs of different lengths meet in a matrix only. */
+static bool joins(const struct builder *b, int x, int y)
+{
+    struct shape joined;
+    return join_shapes(b->graph, &node_at(b, x)->shape, &node_at(b, y)->shape, &joined, NULL);
+}
+
 /* op(where(c, x, 0), y) = where(c, op(x, y), 0) for op that is linear in its first input. */
 static int fold_mask(struct builder *b, enum op op, int mask, int y)
 {
     const struct node n = *node_at(b, mask);
     int place = masked_input(b, mask), x = n.input[place];
+    if (y >= 0 && !joins(b, x, y))
+        return NOT_FOLDED;
     int inner = op == OP_NEG ? build_negative(b, x) : build_binary(b, op, x, y), zero = build_number(b, 0);
     return place == 1 ? build_where(b, n.input[0], inner, zero) : build_where(b, n.input[0], zero, inner);
 }
@@ -80,7 +89,7 @@ static int fold_disjoint(struct builder *b, int x, int y)
         int i = masked_input(b, x), j = masked_input(b, y);
         if (i != 0 && j != 0 && i != j)
             return build_where(b, p.input[0], i == 1 ? p.input[1] : q.input[1], i == 2 ? p.input[2] : q.input[2]);
-        if (i != 0 && i == j) {
+        if (i != 0 && i == j && joins(b, p.input[i], q.input[i])) {
             int sum = build_binary(b, OP_ADD, p.input[i], q.input[i]), zero = build_number(b, 0);
             return i == 1 ? build_where(b, p.input[0], sum, zero) : build_where(b, p.input[0], zero, sum);
         }
@@ -197,6 +206,8 @@ static int fold_pairwise(struct builder *b, enum op op, const int *input)
 int fold(struct builder *b, enum op op, const int *input)
 {
     int x = input[0], y = op_arity(op) > 1 ? input[1] : -1;
+    if (b->plain)
+        return NOT_FOLDED;
     if (op_arity(op) == 2 && node_at(b, x)->op == OP_NUMBER && node_at(b, y)->op == OP_NUMBER) {
         double value = fold_numbers(op, node_at(b, x)->number, node_at(b, y)->number);
         if (isfinite(value))

@@ -54,7 +54,8 @@ static bool read_wrt(const struct graph *program, const char *wrt, struct reques
     char name[STORED_NAME];
     for (int o = 0; o < program->operand_count && wrt == NULL; o++) {
         const struct operand *operand = &program->operand[o];
-        request->wanted[o] = operand->role == CODA_IN && operand->dtype != CODA_I32 && !is_table(program, operand->node);
+        request->wanted[o] =
+            operand->role == CODA_IN && operand->dtype != CODA_I32 && !is_table(program, operand->node);
     }
     while (wrt != NULL && next_name(&wrt, name)) {
         int o = graph_find_operand(program, name);
@@ -88,8 +89,8 @@ static bool read_save(const struct graph *program, const char *save, struct requ
             if (program->node[n].name != NULL && strcmp(program->node[n].name, name) == 0)
                 found = n;
         if (found < 0) {
-            refuse(why, CODA_INVALID, "Name values or outs, separated by commas.", "`%.60s` is no value or out of `%.60s`",
-                   name, program->name);
+            refuse(why, CODA_INVALID, "Name values or outs, separated by commas.",
+                   "`%.60s` is no value or out of `%.60s`", name, program->name);
             return false;
         }
         forced[found] = true;
@@ -148,7 +149,9 @@ static void mark_available(struct derivation *d)
     for (int o = 0; o < program->operand_count; o++) {
         const struct operand *out = &program->operand[o];
         int n = d->joint.value[out->node];
-        if (out->role != CODA_OUT || out->dtype == CODA_I32 || d->available[n] || d->joint.graph->node[n].op == OP_IN)
+        enum op op = d->joint.graph->node[n].op;
+        if (out->role != CODA_OUT || out->dtype == CODA_I32 || d->available[n] || op == OP_IN || op == OP_REDUCE_MAX ||
+            op == OP_ABSMAX) /* a maximum is taken again: see stored_elements */
             continue;
         d->available[n] = d->stored[n].present = true;
         d->stored[n].dtype = out->dtype;
@@ -231,7 +234,9 @@ static bool derive(struct derivation *d, struct unit *unit, struct complaint *wh
     struct graph *runs = simple == NULL ? NULL : vectors_as_runs(simple, why);
     graph_free(backward);
     graph_free(simple);
-    bool made = runs != NULL && append_forward(d, unit, why) && cut_graph(runs, d->program, name, true, true, unit, NULL, why) == CODA_OK;
+    bool made = runs != NULL && append_forward(d, unit, why);
+    const struct graph *origin = made && unit->count > 0 ? unit->graph[0] : d->program;
+    made = made && cut_graph(runs, origin, name, true, true, unit, NULL, why) == CODA_OK;
     graph_free(runs);
     return made;
 }
@@ -244,8 +249,8 @@ coda_status differentiate(const struct graph *program, const char *wrt, const ch
     unit->count = 0;
     unit->graph = NULL;
     if (program->is_block)
-        refuse(&why, CODA_INVALID, "Use `coda rewrite --grad`, which cuts it first.", "`%.60s` is a block, not a program",
-               program->name);
+        refuse(&why, CODA_INVALID, "Use `coda rewrite --grad`, which cuts it first.",
+               "`%.60s` is a block, not a program", program->name);
     d.forced = calloc((size_t)program->node_count + 1, sizeof *d.forced);
     if (d.forced == NULL)
         refuse(&why, CODA_MEMORY, "", "no memory for the gradient of `%.60s`", program->name);

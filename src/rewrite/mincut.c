@@ -63,7 +63,8 @@ bool network_sink(struct network *network, int vertex)
     return add_edge(network, 2 * vertex + 1, 2 * network->vertex_count + 1, UNLIMITED);
 }
 
-/* Breadth first from the source over edges with room left; by[v] is the edge that reached v. False: the sink is cut off. */
+/* Breadth first from the source over edges with room left; by[v] is the edge that reached v. False: the sink is cut
+ * off. */
 static bool find_path(const struct network *network, int *by, int *queue)
 {
     int ends = 2 * network->vertex_count + 2, source = ends - 2, sink = ends - 1, head = 0, tail = 0;

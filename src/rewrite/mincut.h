@@ -11,7 +11,7 @@ struct network {
     struct network_edge {
         int to, next, reverse;
         long capacity;
-    } *edge;
+    } * edge;
     int *first; /* two a vertex (entry and exit), then the source and the sink */
 };
 

@@ -123,8 +123,8 @@ static void time_node(struct cutting *cutting, int n)
             time = cutting->time[node->input[k]];
     if (time % PERIOD == PERIOD - 1)
         refuse(&cutting->why, CODA_UNSUPPORTED, "Split the block.", "a chain of %d reductions over whole rows", PERIOD);
-    cutting->time[n] = time + (is_whole_reduction_of_value(graph, n) || (node->op == OP_PICK && cutting->users.begin[n] <
-                                                                         cutting->users.begin[n + 1]));
+    cutting->time[n] = time + (is_whole_reduction_of_value(graph, n) ||
+                               (node->op == OP_PICK && cutting->users.begin[n] < cutting->users.begin[n + 1]));
 }
 
 /* The first product or epilogue that reads n. */

@@ -25,7 +25,8 @@ static int find_slot(const struct names *names, const char *name)
 
 static bool grow(struct names *names)
 {
-    struct names larger = {calloc((size_t)names->slot_count * 2, sizeof *larger.slot), names->slot_count * 2, names->used};
+    struct names larger = {calloc((size_t)names->slot_count * 2, sizeof *larger.slot), names->slot_count * 2,
+                           names->used};
     if (larger.slot == NULL)
         return false;
     for (int i = 0; i < names->slot_count; i++)

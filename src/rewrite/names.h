@@ -11,7 +11,8 @@ struct names {
     int slot_count, used;
 };
 
-bool names_open(struct names *names, const struct graph *graph); /* takes the graph's operands, params, axes and values */
+bool names_open(struct names *names,
+                const struct graph *graph); /* takes the graph's operands, params, axes and values */
 bool names_add(struct names *names, const struct graph *graph);
 void names_close(struct names *names);
 bool names_take(struct names *names, const char *name); /* false: no memory */

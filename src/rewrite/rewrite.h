@@ -8,15 +8,15 @@
  * further outs, where the backward needs a value that the program does not store.
  *
  * wrt    names of `in`s separated by commas; NULL: every floating-point `in` but tables of rotations
- * save   names of values or outs to keep from the forward, separated by commas; no gradient arrives on an out named here.
- *        NULL: products are kept, everything else is computed again
+ * save   names of values or outs to keep from the forward, separated by commas; no gradient arrives on an out named
+ * here. NULL: products are kept, everything else is computed again
  *
  * Returns CODA_OK, CODA_INVALID (an unknown name, a block), CODA_UNSUPPORTED or CODA_MEMORY. */
 coda_status differentiate(const struct graph *program, const char *wrt, const char *save, struct unit *unit,
                           coda_error *error);
 
 /* Appends to `unit` (empty) the programs that `block` becomes. *report (may be NULL): which rule did what; free it. */
-coda_status rewrite_block(const struct graph *block, const coda_rewrite_options *options, struct unit *unit, char **report,
-                          coda_error *error);
+coda_status rewrite_block(const struct graph *block, const coda_rewrite_options *options, struct unit *unit,
+                          char **report, coda_error *error);
 
 #endif

@@ -11,8 +11,8 @@ enum { INVERSE_DEPTH = 8 };
 struct choice {
     struct saving *s;
     struct users users;
-    bool *needed;   /* the backward reads it */
-    bool *source;   /* depends on a product or a whole reduction that cannot run again */
+    bool *needed; /* the backward reads it */
+    bool *source; /* depends on a product or a whole reduction that cannot run again */
     bool *visited;
     int *stack;
     struct network network;
@@ -20,7 +20,8 @@ struct choice {
 
 static bool is_leaf(const struct node *node)
 {
-    return node->op == OP_IN || node->op == OP_PARAM || node->op == OP_NUMBER || node->op == OP_SIZE || node->op == OP_INDEX;
+    return node->op == OP_IN || node->op == OP_PARAM || node->op == OP_NUMBER || node->op == OP_SIZE ||
+           node->op == OP_INDEX;
 }
 
 /* A finished partial is finished again; other whole reductions and products are not repeated. */
@@ -128,7 +129,8 @@ long stored_elements(const struct graph *graph, int n)
         else if (dim->form == DIM_RUNS)
             count /= 32;
     }
-    if (node->op == OP_TRANSPOSE || node->op == OP_STACK)
+    /* Which element is the largest is asked of the value as the backward has it: a stored maximum may equal none. */
+    if (node->op == OP_TRANSPOSE || node->op == OP_STACK || node->op == OP_REDUCE_MAX || node->op == OP_ABSMAX)
         return UNLIMITED;
     return 2 * count + (node->name == NULL); /* of equal ones, those that have a name */
 }

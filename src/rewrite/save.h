@@ -26,8 +26,8 @@ struct saving {
  * y = rope(x) or y = x * r, x is computed, not saved. */
 coda_status choose_saved(struct saving *saving, struct complaint *why);
 
-/* The backward alone: stored values become `in`s, the rest of the forward that it needs is computed again. `stored` is one
- * a node of saving->graph. */
+/* The backward alone: stored values become `in`s, the rest of the forward that it needs is computed again. `stored` is
+ * one a node of saving->graph. */
 struct graph *separate_backward(const struct saving *saving, const struct stored *stored, const char *name,
                                 struct complaint *why);
 

@@ -18,7 +18,8 @@ coda_dtype matrix_dtype(const struct graph *graph)
                 x = &graph->node[strip_operand(graph, x->input[1])];
             if (x->op == OP_STACK)
                 x = &graph->node[x->input[0]];
-            if (x->op == OP_IN && x->shape.rank == 2 && (x->dtype == CODA_F32 || x->dtype == CODA_BF16 || x->dtype == CODA_F16))
+            if (x->op == OP_IN && x->shape.rank == 2 &&
+                (x->dtype == CODA_F32 || x->dtype == CODA_BF16 || x->dtype == CODA_F16))
                 return x->dtype;
         }
     return CODA_BF16;
@@ -88,7 +89,8 @@ static int find_host(const struct cutting *cutting, int n, const struct shape *s
     for (int p = 0; p < cutting->piece_count; p++) {
         const struct piece *piece = &cutting->piece[p];
         bool pass = piece->gemm_count == 0;
-        if (piece->key < from || piece->key >= before || !lies_on(piece, shape) || (!pass && score[p] == 0 && shape->rank == 2))
+        if (piece->key < from || piece->key >= before || !lies_on(piece, shape) ||
+            (!pass && score[p] == 0 && shape->rank == 2))
             continue;
         if (score[p] > best) {
             best = score[p];
@@ -119,8 +121,10 @@ static int refuse_pass(struct cutting *cutting, int n)
         print_expression(graph, at, text, sizeof text);
     }
     refuse(&cutting->why, CODA_UNSUPPORTED,
-           "A scale of rows moves behind the next product, and a sum against a product moves before it; here neither rule applies, "
-           "because the value is stored, or is not linear in what the row decides. Let the compiler emit one more elementwise pass "
+           "A scale of rows moves behind the next product, and a sum against a product moves before it; here neither "
+           "rule applies, "
+           "because the value is stored, or is not linear in what the row decides. Let the compiler emit one more "
+           "elementwise pass "
            "(`--allow-passes`).",
            "%s needs a whole row of %s: `%.120s` is known only when every tile of the row is done", value, row, text);
     return false;
@@ -133,7 +137,8 @@ static int host_of(struct cutting *cutting, int n, const struct shape *shape, mo
     if (from >= 0 && from % PERIOD == 0)
         return (int)(from / PERIOD);
     if (shape->rank == 0 || shape->dim[0].axis < 0)
-        return refuse(&cutting->why, CODA_UNSUPPORTED, "Use it where it is computed.", "no program stores a single number");
+        return refuse(&cutting->why, CODA_UNSUPPORTED, "Use it where it is computed.",
+                      "no program stores a single number");
     host = find_host(cutting, n, shape, from, before);
     if (host == NO_MEMORY)
         return refuse(&cutting->why, CODA_MEMORY, "", "no memory to place a value");
@@ -152,7 +157,8 @@ static bool add_root(struct cutting *cutting, int p, struct root root)
 {
     struct piece *piece = &cutting->piece[p];
     if (piece->root_count == MAX_OPERANDS) {
-        refuse(&cutting->why, CODA_UNSUPPORTED, "Split the block.", "one product stores more than %d values", MAX_OPERANDS);
+        refuse(&cutting->why, CODA_UNSUPPORTED, "Split the block.", "one product stores more than %d values",
+               MAX_OPERANDS);
         return false;
     }
     piece->root[piece->root_count++] = root;

@@ -1,5 +1,5 @@
-/* Simplification: makes a derived graph read as a person would have written it. Equal up to rounding, and up to removable
- * singularities (x / x is 1). */
+/* Simplification: makes a derived graph read as a person would have written it. Equal up to rounding, and up to
+ * removable singularities (x / x is 1). */
 #include "rewrite/algebra.h"
 #include "rewrite/passes.h"
 
@@ -13,10 +13,10 @@ struct tidying {
     struct builder b;
     struct users users;
     struct pairs pairs;
-    int *made;      /* node -> node after */
-    bool *inner;    /* absorbed by its only reader */
-    int *size;      /* factors or terms that it absorbs itself */
-    bool *sigmoid;  /* sigmoid of the node is computed */
+    int *made;     /* node -> node after */
+    bool *inner;   /* absorbed by its only reader */
+    int *size;     /* factors or terms that it absorbs itself */
+    bool *sigmoid; /* sigmoid of the node is computed */
 };
 
 static bool is_product(enum op op)
@@ -43,8 +43,8 @@ static void mark_inner(struct tidying *t)
         t->size[n] = 1;
         for (int k = 0; k < node->input_count && is_algebra(node->op); k++)
             t->size[n] += t->inner[node->input[k]] ? t->size[node->input[k]] : 1;
-        if (!t->users.used[n] || !is_algebra(node->op) || users_count(&t->users, n) != 1 || t->users.out_count[n] != 0 ||
-            t->size[n] > MAX_FACTORS / 2)
+        if (!t->users.used[n] || !is_algebra(node->op) || users_count(&t->users, n) != 1 ||
+            t->users.out_count[n] != 0 || t->size[n] > MAX_FACTORS / 2)
             continue;
         enum op reader = graph->node[t->users.user[t->users.begin[n]].node].op;
         t->inner[n] = is_sum(node->op) ? is_sum(reader) || reader == OP_NEG : is_algebra(reader);
@@ -142,9 +142,9 @@ static void drop_rotations(const struct graph *graph, struct term *term, int axi
         return;
     const struct node *p = &graph->node[term->factor[0].node], *q = &graph->node[term->factor[term->count - 1].node];
     int powers = term->factor[0].exponent + (term->count == 2 ? term->factor[1].exponent : 0);
-    if (p->op != OP_ROPE || q->op != OP_ROPE || powers != 2 || term->factor[0].exponent < 1 || p->input[1] != q->input[1] ||
-        p->input[2] != q->input[2] || p->rope_pairs != q->rope_pairs || p->rope_inverse != q->rope_inverse ||
-        !dim_equal(&p->rope_cols, &q->rope_cols) || p->shape.dim[1].axis != axis)
+    if (p->op != OP_ROPE || q->op != OP_ROPE || powers != 2 || term->factor[0].exponent < 1 ||
+        p->input[1] != q->input[1] || p->input[2] != q->input[2] || p->rope_pairs != q->rope_pairs ||
+        p->rope_inverse != q->rope_inverse || !dim_equal(&p->rope_cols, &q->rope_cols) || p->shape.dim[1].axis != axis)
         return;
     int x = p->input[0], y = q->input[0];
     double coefficient = term->coefficient;
@@ -173,15 +173,16 @@ static int build_sum_over(struct tidying *t, const struct node *node, int x)
         term_remove(&inside, f->node, f->exponent);
         term_multiply(b->graph, &outside, f->node, f->exponent, -1);
     }
-    outside.coefficient *= inside.coefficient;
-    inside.coefficient = 1;
     int before = inside.count;
     if (is_whole_run(node->run))
         drop_rotations(b->graph, &inside, node->axis);
+    outside.coefficient *= inside.coefficient;
+    inside.coefficient = 1;
     int rest = build_term(b, NULL, &inside);
     bool kept = rest >= 0 && shape_equal(&b->graph->node[rest].shape, &b->graph->node[x].shape);
-    if (!kept || all.full || (outside.count == 0 && outside.coefficient == 1 && before == inside.count && inside.count == all.count &&
-                              b->graph->node[x].op != OP_MUL))
+    if (!kept || all.full ||
+        (outside.count == 0 && outside.coefficient == 1 && before == inside.count && inside.count == all.count &&
+         b->graph->node[x].op != OP_MUL))
         return build_reduce(b, OP_SUM, x, node->axis, node->run);
     if (outside.count == 0 && outside.coefficient == 1 && terms_alike(&inside, &all))
         rest = x;
@@ -203,11 +204,17 @@ static int make_other(struct tidying *t, int n)
 {
     const struct node *node = &t->graph->node[n];
     int input[MAX_INPUTS];
+    bool joins = node->op == OP_JOIN || node->op == OP_JOIN_HALVES;
     for (int k = 0; k < node->input_count; k++) {
         input[k] = t->made[node->input[k]];
-        if (needs_shape(node) && !(node->op == OP_JOIN || node->op == OP_JOIN_HALVES) && !builder_failed(&t->b))
+        if (needs_shape(node) && !joins && !builder_failed(&t->b))
             input[k] = build_broadcast(&t->b, input[k], &t->graph->node[node->input[k]].shape);
     }
+    if (joins && is_number(t->b.graph, input[0], 0) && is_number(t->b.graph, input[1], 0))
+        return input[0];
+    for (int k = 0; k < 2 && joins && !builder_failed(&t->b); k++) /* one of them must be a matrix */
+        if (t->b.graph->node[input[1 - k]].shape.rank < 2)
+            input[k] = build_broadcast(&t->b, input[k], &t->graph->node[node->input[k]].shape);
     if (node->op == OP_SUM)
         return build_sum_over(t, node, input[0]);
     if (node->op == OP_SILU && t->sigmoid[node->input[0]])
@@ -220,7 +227,8 @@ static int make_algebra(struct tidying *t, int n)
     const struct node *node = &t->graph->node[n];
     struct sum sum = {0};
     struct term term;
-    if (!is_sum(node->op) && !(node->op == OP_NEG && t->inner[node->input[0]] && is_sum(t->graph->node[node->input[0]].op))) {
+    if (!is_sum(node->op) &&
+        !(node->op == OP_NEG && t->inner[node->input[0]] && is_sum(t->graph->node[node->input[0]].op))) {
         term_start(&term);
         gather_factors(t, n, 1, true, &term);
         term_cancel(t->b.graph, &term);
@@ -255,7 +263,8 @@ static struct graph *tidy_once(const struct graph *graph, struct complaint *why)
 {
     size_t count = (size_t)graph->node_count + 1;
     struct tidying t = {.graph = graph};
-    bool open = builder_open(&t.b, graph, graph->name, graph->is_block) & users_open(&t.users, graph, true) & pairs_open(&t.pairs);
+    bool open = builder_open(&t.b, graph, graph->name, graph->is_block) & users_open(&t.users, graph, true) &
+                pairs_open(&t.pairs);
     t.made = calloc(count, sizeof *t.made);
     t.inner = calloc(count, sizeof *t.inner);
     t.size = calloc(count, sizeof *t.size);

@@ -151,6 +151,26 @@ static void fill(struct chain *chain, int o, struct random *random)
     }
 }
 
+static bool is_table(const struct graph *graph, int operand)
+{
+    for (int n = 0; n < graph->node_count; n++)
+        if (graph->node[n].op == OP_ROPE && graph->node[n].input[1] == graph->operand[operand].node)
+            return true;
+    return false;
+}
+
+/* Rows of cosines, then sines: what a rotation is orthogonal with. */
+static void fill_table(struct chain_operand *table, struct random *random)
+{
+    int64_t half = table->columns / 2;
+    for (int64_t i = 0; i < table->rows; i++)
+        for (int64_t j = 0; j < half; j++) {
+            double angle = 6 * random_uniform(random);
+            table->value[i * table->columns + j] = cos(angle);
+            table->value[i * table->columns + half + j] = sin(angle);
+        }
+}
+
 bool chain_open(struct chain *chain, const struct graph *graph, const int64_t *size, uint64_t seed)
 {
     struct random random = {seed};
@@ -171,7 +191,9 @@ bool chain_open(struct chain *chain, const struct graph *graph, const int64_t *s
             chain_close(chain);
             return false;
         }
-        if (graph->operand[o].role == CODA_IN)
+        if (is_table(graph, o))
+            fill_table(numbers, &random);
+        else if (graph->operand[o].role == CODA_IN)
             fill(chain, o, &random);
     }
     return true;
@@ -204,7 +226,8 @@ bool chain_run(struct chain *chain, char *message, size_t size)
             else
                 ((float *)memory[o])[i] = (float)numbers->value[i];
         }
-        tensor[o] = (coda_tensor){memory[o], dtype, operand->shape.rank, {numbers->rows, numbers->columns}, numbers->columns};
+        tensor[o] =
+            (coda_tensor){memory[o], dtype, operand->shape.rank, {numbers->rows, numbers->columns}, numbers->columns};
         if (operand->role != CODA_IN)
             out[o] = numbers->value;
     }
