@@ -57,7 +57,17 @@ struct gemm_run {
     const struct instruction_set *isa;
     const struct cpu_kernel *kernel;
     const struct workspace *space;
-    int64_t rows, columns, tile_rows, tile_columns, stride;
+    struct side {
+        int64_t lines; /* rows of the output, or columns */
+        int64_t tile;  /* lines of a tile */
+        int width;     /* of the microkernel's panels */
+        int slots;     /* operands packed side by side for one tile */
+        int64_t bytes; /* of one tile, slot and block of K, packed */
+        char *packed;
+        int64_t most;         /* tiles packed at a time */
+        int64_t first, count; /* those now */
+    } side[2];                /* left, right */
+    int64_t stride;
     int accumulators;
     int64_t accumulator_size;
     struct product_operands {
@@ -66,11 +76,10 @@ struct gemm_run {
     } operands[MAX_PRODUCTS][MAX_PRODUCTS];
     int64_t depth;                              /* of a block of K */
     int64_t blocks[MAX_PRODUCTS], total_blocks; /* of each place, of all */
-    int64_t left_bytes, right_bytes;            /* of a packed tile and block */
-    char *packed[2];
+    int64_t chunk;                              /* blocks of K that are packed at a time */
+    int64_t first_block, block_count;           /* those now */
+    bool pack[2];
     float *partial;
-    int64_t chunk, most_rows, most_columns; /* blocks of K and tiles that are packed at a time */
-    int64_t first_block, block_count, first_row, row_count, first_column, column_count, left_tasks; /* those now */
 };
 
 struct cpu_kernel {
@@ -107,6 +116,17 @@ coda_status cpu_check_picks(const struct cpu_kernel *k, const struct launch *lau
 coda_status cpu_gemm_prepare(struct cpu_kernel *k, const struct cpu_state *state, coda_error *error);
 /* What the products need of the workspace. */
 void cpu_gemm_measure(struct cpu_kernel *k, const struct cpu_state *state, int64_t *packed_size, int64_t *partial_size);
+/* Where in a sum of products a block of K lies. */
+struct k_block {
+    int place;
+    int64_t k;
+};
+struct k_block cpu_gemm_block_at(const struct gemm_run *run, int64_t index);
+/* NULL: the accumulator's sum has no such place. */
+const struct product_operands *cpu_gemm_operands_at(const struct gemm_run *run, int accumulator, int place);
+char *cpu_gemm_packed(const struct gemm_run *run, int side, int64_t tile, int slot, int64_t block);
+/* Packs the current tiles and blocks of the left and right operands (gemm_pack.c). */
+void cpu_gemm_pack(struct gemm_run *run, coda_device *device, bool left, bool right);
 /* Packs, multiplies, and calls the tile machine on each finished tile (gemm.c). */
 void cpu_gemm_launch(const coda_kernel *kernel);
 /* Tile sizes (tiles.c). */

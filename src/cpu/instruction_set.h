@@ -25,8 +25,8 @@ struct microkernel {
      * elements apart */
     void (*pack_deep)(void *panel, const void *block, int64_t stride, int width, int64_t depth);
     void (*pack_wide)(void *panel, const void *block, int64_t stride, int width, int64_t depth);
-    /* start: c is written, not added to */
-    void (*run)(int64_t depth, const void *a, const void *b, float *c, int64_t stride, bool start);
+    /* start: c is written, not added to; next: what is multiplied soon, to be brought nearer a few lines at a time */
+    void (*run)(int64_t depth, const void *a, const void *b, float *c, int64_t stride, bool start, const void *next);
 };
 
 /* ---------------------------------------------------------------- the tile machine */

@@ -2,8 +2,6 @@
 
 #include <string.h>
 
-enum { WIDE_STEP = 16 }; /* steps of K that the packing of wide operands takes at a time */
-
 void cpu_matrix_create(struct matrix *matrix, const struct graph *graph, int node, bool right,
                        const struct launch *launch)
 {
@@ -51,64 +49,43 @@ static int64_t round_up(int64_t x, int64_t multiple)
 int64_t cpu_matrix_scratch_floats(const struct microkernel *micro, int64_t depth, int64_t lines)
 {
     int64_t width = micro->rows > micro->columns ? micro->rows : micro->columns;
-    int64_t deep = width * (depth + ROOM), wide = WIDE_STEP * (lines + width + 2 * ROOM);
+    int64_t deep = width * (depth + ROOM), wide = WIDE_STEPS * (lines + width + 2 * ROOM);
     return deep > wide ? deep : wide;
 }
 
-/* One panel of an operand whose rows run along K. */
-static void pack_deep_panel(const struct matrix *matrix, const struct microkernel *micro,
-                            const struct instruction_set *isa, int64_t first, int64_t count, int width, int64_t k,
-                            int64_t depth, char *panel, char *scratch)
+void cpu_matrix_pack_deep(const struct matrix *matrix, const struct microkernel *micro,
+                          const struct instruction_set *isa, int64_t first, int64_t count, int width, int64_t k,
+                          int64_t depth, char *panel, float *scratch)
 {
     const int64_t size = (int64_t)coda_dtype_size(micro->packed), stride = round_up(depth, ROOM);
     const struct matrix_part *part = part_of(matrix, first);
-    bool direct = count == width && part->dtype == micro->packed && first + width <= part->first + part->rows &&
-                  part->stride % size == 0;
+    bool direct = count == width && part->dtype == micro->packed && first + width <= part->first + part->rows;
     if (direct) {
         const char *block = part->data + (first - part->first) * part->stride + k * size;
         micro->pack_deep(panel, block, part->stride / size, width, depth);
         return;
     }
     for (int i = 0; i < width; i++) {
+        char *row = (char *)scratch + i * stride * size;
         if (i < count)
-            fetch(matrix, micro, isa, first + i, k, depth, scratch + i * stride * size);
+            fetch(matrix, micro, isa, first + i, k, depth, row);
         else
-            memset(scratch + i * stride * size, 0, (size_t)(depth * size));
+            memset(row, 0, (size_t)(depth * size));
     }
     micro->pack_deep(panel, scratch, stride, width, depth);
 }
 
-/* An operand whose rows run along the lines: a few steps of K for all panels at a time. */
-static void pack_wide_panels(const struct matrix *matrix, const struct microkernel *micro,
-                             const struct instruction_set *isa, int64_t first, int64_t count, int width, int64_t k,
-                             int64_t depth, char *panels, char *scratch)
+void cpu_matrix_pack_wide(const struct matrix *matrix, const struct microkernel *micro,
+                          const struct instruction_set *isa, int64_t first, int64_t count, int width, int64_t k,
+                          int64_t depth, char *panels, int64_t panel_bytes, float *scratch)
 {
-    const int64_t size = (int64_t)coda_dtype_size(micro->packed), padded = round_up(depth, micro->depth);
+    const int64_t size = (int64_t)coda_dtype_size(micro->packed);
     const int64_t lines = round_up(count, width), stride = round_up(lines + ROOM, ROOM);
-    for (int64_t done = 0; done < depth; done += WIDE_STEP) {
-        int64_t steps = depth - done < WIDE_STEP ? depth - done : WIDE_STEP;
-        for (int64_t i = 0; i < steps; i++) {
-            char *row = scratch + i * stride * size;
-            fetch(matrix, micro, isa, k + done + i, first, count, row);
-            memset(row + count * size, 0, (size_t)((lines - count) * size));
-        }
-        for (int64_t p = 0; p < lines / width; p++)
-            micro->pack_wide(panels + (p * padded + done) * width * size, scratch + p * width * size, stride, width,
-                             steps);
+    for (int64_t i = 0; i < depth; i++) {
+        char *row = (char *)scratch + i * stride * size;
+        fetch(matrix, micro, isa, k + i, first, count, row);
+        memset(row + count * size, 0, (size_t)((lines - count) * size));
     }
-}
-
-void cpu_matrix_pack(const struct matrix *matrix, const struct microkernel *micro, const struct instruction_set *isa,
-                     int64_t first, int64_t count, int width, int64_t k, int64_t depth, char *panels, float *scratch)
-{
-    const int64_t size = (int64_t)coda_dtype_size(micro->packed), panel = round_up(depth, micro->depth) * width * size;
-    if (!matrix->deep) {
-        pack_wide_panels(matrix, micro, isa, first, count, width, k, depth, panels, (char *)scratch);
-        return;
-    }
-    for (int64_t i = 0; i < count; i += width) {
-        int64_t lines = count - i < width ? count - i : width;
-        pack_deep_panel(matrix, micro, isa, first + i, lines, width, k, depth, panels + i / width * panel,
-                        (char *)scratch);
-    }
+    for (int64_t p = 0; p < lines / width; p++)
+        micro->pack_wide(panels + p * panel_bytes, (char *)scratch + p * width * size, stride, width, depth);
 }

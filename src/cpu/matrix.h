@@ -19,11 +19,17 @@ struct matrix {
 void cpu_matrix_create(struct matrix *matrix, const struct graph *graph, int node, bool right,
                        const struct launch *launch);
 
-/* Packs lines first .. first+count-1 (rows of the left operand, columns of the right) over K range k .. k+depth-1 into
- * panels of `width` lines. scratch: scratch_floats(..) floats. */
-void cpu_matrix_pack(const struct matrix *matrix, const struct microkernel *microkernel,
-                     const struct instruction_set *isa, int64_t first, int64_t count, int width, int64_t k,
-                     int64_t depth, char *panels, float *scratch);
+enum { WIDE_STEPS = 16 }; /* steps of K that the packing of wide operands takes at a time */
+
+/* Packs `count` lines (rows of the left operand, columns of the right) from `first` on, over K range k .. k+depth-1.
+ * deep: into one panel of `width` lines. wide: depth is at most WIDE_STEPS; into all panels that the lines need, which
+ * begin panel_bytes apart. scratch: cpu_matrix_scratch_floats(..) floats. */
+void cpu_matrix_pack_deep(const struct matrix *matrix, const struct microkernel *micro,
+                          const struct instruction_set *isa, int64_t first, int64_t count, int width, int64_t k,
+                          int64_t depth, char *panel, float *scratch);
+void cpu_matrix_pack_wide(const struct matrix *matrix, const struct microkernel *micro,
+                          const struct instruction_set *isa, int64_t first, int64_t count, int width, int64_t k,
+                          int64_t depth, char *panels, int64_t panel_bytes, float *scratch);
 int64_t cpu_matrix_scratch_floats(const struct microkernel *microkernel, int64_t depth, int64_t lines);
 
 #endif

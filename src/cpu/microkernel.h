@@ -7,17 +7,12 @@
 
 enum { MICRO_COLUMNS = MICRO_VECTORS * LANES };
 
-static void multiply_panels(int64_t depth, const void *left, const void *right, float *c, int64_t stride, bool start)
+enum { PREFETCH_STEPS = 16 }; /* of K between two lines of `next` */
+
+INLINE void multiply_steps(const float *a, const float *b, int steps, lanes sum[MICRO_ROWS][MICRO_VECTORS])
 {
-    const float *a = left, *b = right;
-    lanes sum[MICRO_ROWS][MICRO_VECTORS];
-#pragma GCC unroll 16
-    for (int i = 0; i < MICRO_ROWS; i++)
-#pragma GCC unroll 4
-        for (int v = 0; v < MICRO_VECTORS; v++)
-            sum[i][v] = start ? (lanes){0} : lanes_load(c + i * stride + v * LANES);
-#pragma GCC unroll 4
-    for (int64_t k = 0; k < depth; k++) {
+#pragma GCC unroll 8
+    for (int k = 0; k < steps; k++) {
         lanes column[MICRO_VECTORS];
 #pragma GCC unroll 4
         for (int v = 0; v < MICRO_VECTORS; v++)
@@ -29,6 +24,32 @@ static void multiply_panels(int64_t depth, const void *left, const void *right, 
             for (int v = 0; v < MICRO_VECTORS; v++)
                 sum[i][v] = lanes_fma(row, column[v], sum[i][v]);
         }
+    }
+}
+
+/* The sums start from c, not from zero, so that an element stays one chain over all blocks of K. */
+static void multiply_panels(int64_t depth, const void *left, const void *right, float *c, int64_t stride, bool start,
+                            const void *next)
+{
+    const float *a = left, *b = right;
+    const char *line = next;
+    lanes sum[MICRO_ROWS][MICRO_VECTORS];
+#pragma GCC unroll 16
+    for (int i = 0; i < MICRO_ROWS; i++)
+#pragma GCC unroll 4
+        for (int v = 0; v < MICRO_VECTORS; v++)
+            sum[i][v] = start ? (lanes){0} : lanes_load(c + i * stride + v * LANES);
+    for (; depth >= 8; depth -= 8) {
+        __builtin_prefetch(line, 0, 2);
+        multiply_steps(a, b, 8, sum);
+        a += 8 * MICRO_ROWS;
+        b += 8 * MICRO_COLUMNS;
+        line += 64 * 8 / PREFETCH_STEPS;
+    }
+    for (; depth > 0; depth--) {
+        multiply_steps(a, b, 1, sum);
+        a += MICRO_ROWS;
+        b += MICRO_COLUMNS;
     }
 #pragma GCC unroll 16
     for (int i = 0; i < MICRO_ROWS; i++)
