@@ -355,6 +355,39 @@ static void long_names_are_refused(void **state)
     }
 }
 
+static void hostile_sizes_are_refused(void **state)
+{
+    static const struct {
+        const char *before, *repeated, *after;
+        int count;
+        const char *expected;
+    } cases[] = {
+        {"program p {\nin A : f32[M]\n", "x = A + A + A + A\n", "", 5 << 20 >> 4, "the text has "},
+        {"program p {\nin A : f32[M]\nx = ", "A + ", "A\ny = x + x\nz = x + x\n}", 70000, "more than 65536 operations"},
+        {"", "block p { in A : f32[M]; out B : f32[M] = A; in C : f32[M] }\n", "", 1025,
+         "two programs or blocks named `p`"},
+        {"program p { in A : f32[M]; out B : f32[M] = ", "(", "", 100000, "nested more than 200 deep"},
+    };
+    (void)state;
+    for (int i = 0; i < COUNT(cases); i++) {
+        size_t unit_size = strlen(cases[i].repeated), used = strlen(cases[i].before);
+        char *text = malloc(used + (size_t)cases[i].count * unit_size + strlen(cases[i].after) + 1);
+        struct unit unit;
+        coda_error error;
+        assert_non_null(text);
+        memcpy(text, cases[i].before, used);
+        for (int k = 0; k < cases[i].count; k++, used += unit_size)
+            memcpy(text + used, cases[i].repeated, unit_size);
+        memcpy(text + used, cases[i].after, strlen(cases[i].after) + 1);
+        assert_int_equal(parse(text, strlen(text), "f", &unit, &error), CODA_INVALID);
+        if (!strstr(error.message, cases[i].expected))
+            fail_msg("case %d should give %s, but gave\n%s", i, cases[i].expected, error.message);
+        if (i == 1)
+            assert_int_equal(count_errors(error.message), 1);
+        free(text);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -369,6 +402,7 @@ int main(void)
         cmocka_unit_test(adjoints_of_every_primitive_parse),
         cmocka_unit_test(expressions_that_are_wrong_say_why),
         cmocka_unit_test(long_names_are_refused),
+        cmocka_unit_test(hostile_sizes_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

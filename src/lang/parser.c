@@ -170,6 +170,7 @@ static bool at_unit(const struct parser *parser)
 /* The statements between the braces. */
 static void parse_body(struct parser *parser, const struct token *name, const struct token *brace)
 {
+    int errors = parser->diagnostics->count;
     while (!parser->no_memory) {
         while (parser_accept(parser, TOKEN_END))
             ;
@@ -185,6 +186,10 @@ static void parse_body(struct parser *parser, const struct token *name, const st
             !parser_at(parser, TOKEN_EOF))
             parser_unexpected(parser, "the end of the statement",
                               "A statement ends at the end of its line, or at `;`.");
+        if (parser->graph->node_count == MAX_NODES && parser->diagnostics->count > errors) {
+            parser->lost = true; /* every further statement would fail for the same reason */
+            return;
+        }
         if (parser->lost)
             find_next_statement(parser);
     }
@@ -248,21 +253,23 @@ static struct graph *parse_unit(struct parser *parser, bool is_block)
 /* Appends a graph, or frees it: after an error none is wanted. */
 static void keep_unit(struct parser *parser, struct unit *unit, int *capacity, struct graph *graph)
 {
-    if (unit->count == *capacity && parser->diagnostics->count == 0) {
+    parser->graph = NULL;
+    if (!graph || parser->diagnostics->count > 0 || parser->no_memory) {
+        graph_free(graph);
+        return;
+    }
+    if (unit->count == *capacity) {
         int larger = *capacity ? 2 * *capacity : 8;
         struct graph **grown = realloc(unit->graph, (size_t)larger * sizeof *grown);
-        if (!grown)
+        if (!grown) {
             parser->no_memory = true;
-        else {
-            unit->graph = grown;
-            *capacity = larger;
+            graph_free(graph);
+            return;
         }
+        unit->graph = grown;
+        *capacity = larger;
     }
-    parser->graph = NULL;
-    if (parser->diagnostics->count > 0 || parser->no_memory)
-        graph_free(graph);
-    else
-        unit->graph[unit->count++] = graph;
+    unit->graph[unit->count++] = graph;
 }
 
 /* Binds the name of a program; two of one name could not be told apart. */
@@ -272,13 +279,12 @@ static void name_unit(struct parser *parser, struct symbols *names)
     if (name.kind != TOKEN_NAME)
         return;
     const char *text = token_text(parser, &name);
-    int length = token_length(&name), other = symbols_find(names, text, length);
+    int length = token_length(&name), other = names->symbol ? symbols_find(names, text, length) : -1;
     if (other >= 0) {
-        char advice[96];
-        snprintf(advice, sizeof advice, "The first one stands at line %d.",
-                 diagnostics_full(parser->diagnostics)
-                     ? 0
-                     : diagnostics_line(parser->diagnostics, names->symbol[other].span.begin));
+        char advice[96] = "";
+        if (!diagnostics_full(parser->diagnostics))
+            snprintf(advice, sizeof advice, "The first one stands at line %d.",
+                     diagnostics_line(parser->diagnostics, names->symbol[other].span.begin));
         diagnostics_report(parser->diagnostics, token_span(&name), advice,
                            "there are two programs or blocks named `%.*s`", length, text);
         return;

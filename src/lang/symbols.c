@@ -108,7 +108,7 @@ static int minimum(int a, int b)
 
 int edit_distance(const char *a, int a_length, const char *b, int b_length, int limit)
 {
-    int row[MAX_NAME + 1], difference = a_length > b_length ? a_length - b_length : b_length - a_length;
+    int row[MAX_NAME + 1] = {0}, difference = a_length > b_length ? a_length - b_length : b_length - a_length;
     if (difference >= limit || a_length > MAX_NAME || b_length > MAX_NAME)
         return limit;
     for (int j = 0; j <= b_length; j++)
