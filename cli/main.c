@@ -2,9 +2,6 @@
 
 #include <string.h>
 
-#pragma weak command_train
-#pragma weak command_sample
-
 static const struct {
     const char *name;
     int (*run)(int argc, char **argv);
@@ -54,7 +51,7 @@ int main(int argc, char **argv)
     }
     for (int i = 0; i < COMMANDS; i++)
         if (strcmp(name, commands[i].name) == 0) {
-            int status = commands[i].run ? commands[i].run(argc - 1, argv + 1) : usage_error(name, "not in this build");
+            int status = commands[i].run(argc - 1, argv + 1);
             if (fflush(stdout) != 0 || ferror(stdout)) {
                 perror("coda: the output could not be written");
                 status = status ? status : EXIT_FAILED;
