@@ -64,6 +64,16 @@ static const struct {
     {"{\"hidden_size\": \"abc\n", CODA_INVALID, "expected a number"},
 };
 
+/* Field by field, for structs may have gaps. */
+static void assert_same_configuration(const coda_train_config *a, const coda_train_config *b)
+{
+    char x[CODA_PATH_SIZE], y[CODA_PATH_SIZE];
+    for (int i = 0; coda_train_config_key(i, NULL, a, x); i++) {
+        coda_train_config_key(i, NULL, b, y);
+        assert_string_equal(x, y);
+    }
+}
+
 static void model_configurations(void **state)
 {
     const char *directory = *state;
@@ -125,7 +135,7 @@ static void training_configurations(void **state)
             (trainings[i].says && !strstr(error.message, trainings[i].says)))
             fail_msg("training %zu: %s: %s", i, coda_status_name(status), error.message);
         if (status != CODA_OK)
-            assert_memory_equal(&config, &before, sizeof config);
+            assert_same_configuration(&config, &before);
         else if (i == 1)
             assert_true(config.steps == 7 && config.model.hidden_size == 128 && config.dtype == CODA_F32);
     }
@@ -187,7 +197,8 @@ static void printed_values_read_back(void **state)
         coda_train_config_defaults(&to);
         for (; (name = coda_train_config_key(count, NULL, &from, text)); count++)
             assert_int_equal(coda_train_config_set(&to, name, text, NULL), CODA_OK);
-        assert_memory_equal(&from, &to, sizeof from);
+        assert_same_configuration(&from, &to);
+        assert_true(to.learning_rate == 0.1 + 0.2 && to.epsilon == 1e-300 && to.clip == 1.0 / 3);
         assert_true(count > 25);
     }
     setlocale(LC_ALL, "C");

@@ -66,6 +66,16 @@ static coda_train_config configuration(const struct setting *s, const char *out)
     return c;
 }
 
+/* Field by field, for structs may have gaps. */
+static void assert_same_configuration(const coda_train_config *a, const coda_train_config *b)
+{
+    char x[CODA_PATH_SIZE], y[CODA_PATH_SIZE];
+    for (int i = 0; coda_train_config_key(i, NULL, a, x); i++) {
+        coda_train_config_key(i, NULL, b, y);
+        assert_string_equal(x, y);
+    }
+}
+
 struct run {
     coda_llama *llama;
     coda_trainer *trainer;
@@ -108,8 +118,8 @@ static void assert_same_weights(const struct run *a, const struct run *b)
 static void both_paths_learn_alike(void **state)
 {
     struct setting *s = *state;
-    static const coda_dtype dtypes[] = {CODA_BF16, CODA_F32, CODA_F16};
-    for (int d = 0; d < 3; d++) {
+    static const coda_dtype dtypes[] = {CODA_BF16, CODA_F32};
+    for (int d = 0; d < 2; d++) {
         double start[2], loss[2];
         for (int path = 0; path < 2; path++) {
             coda_train_config c = configuration(s, "alike");
@@ -163,7 +173,7 @@ static void a_resumed_run_ends_in_the_same_bits(void **state)
         snprintf(settings, sizeof settings, "%s/training.json", half);
         coda_train_config_defaults(&again);
         check(coda_train_config_load(settings, &again, &error), &error);
-        assert_memory_equal(&again, coda_trainer_configuration(straight.trainer), sizeof again);
+        assert_same_configuration(&again, coda_trainer_configuration(straight.trainer));
         check(coda_llama_load(s->device, half, c.dtype, &r.llama, &error), &error);
         check(coda_trainer_create(r.llama, &again, &r.trainer, &error), &error);
         check(coda_trainer_resume(r.trainer, half, &error), &error);
