@@ -12,6 +12,8 @@ enum {
 
 /* ---------------------------------------------------------------- GEMM */
 
+typedef void pack_function(void *panel, const void *block, int64_t stride, int width, int64_t depth);
+
 /* Multiplies packed panels: c[rows x columns] (+)= a[depth x rows]^T b[depth x columns], one chain of multiply-adds an
  * element, in increasing depth. A panel holds, for each step of `depth`, all of its rows or columns. */
 struct microkernel {
@@ -21,10 +23,10 @@ struct microkernel {
     int rows, columns; /* of the product in registers */
     int depth;         /* packed depths are multiples of it */
     coda_dtype packed; /* type of packed elements: f32 or bf16 */
-    /* panel[k][i] = block[i][k] and panel[k][i] = block[k][i] for k < depth, i < width; rows of `block` are `stride`
-     * elements apart */
-    void (*pack_deep)(void *panel, const void *block, int64_t stride, int width, int64_t depth);
-    void (*pack_wide)(void *panel, const void *block, int64_t stride, int width, int64_t depth);
+    /* panel[k][i] = block[i][k] and panel[k][i] = block[k][i] for k < depth, i < width, from a type of memory; rows of
+     * `block` are `stride` elements apart. NULL where the type is not packed directly; never for `packed` itself. The
+     * wide form may read up to ROOM elements of a row. */
+    pack_function *pack_deep[DTYPE_COUNT], *pack_wide[DTYPE_COUNT];
     /* start: c is written, not added to; next: what is multiplied soon, to be brought nearer a few lines at a time */
     void (*run)(int64_t depth, const void *a, const void *b, float *c, int64_t stride, bool start, const void *next);
 };

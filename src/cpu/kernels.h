@@ -13,8 +13,8 @@ static const struct microkernel f32_microkernel = {
     .columns = MICRO_COLUMNS,
     .depth = 1,
     .packed = CODA_F32,
-    .pack_deep = pack_deep,
-    .pack_wide = pack_wide,
+    .pack_deep = {[CODA_F32] = pack_deep_f32, [CODA_BF16] = pack_deep_bf16, [CODA_F16] = pack_deep_f16},
+    .pack_wide = {[CODA_F32] = pack_wide_f32, [CODA_BF16] = pack_wide_bf16, [CODA_F16] = pack_wide_f16},
     .run = multiply_panels,
 };
 

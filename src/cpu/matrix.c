@@ -18,6 +18,7 @@ void cpu_matrix_create(struct matrix *matrix, const struct graph *graph, int nod
         int64_t stride = (t->stride ? t->stride : t->shape[1]) * (int64_t)coda_dtype_size(t->dtype);
         matrix->part[i] = (struct matrix_part){t->data, first, t->shape[0], stride, t->dtype};
         first += t->shape[0];
+        matrix->columns = t->shape[1];
     }
 }
 
@@ -53,16 +54,29 @@ int64_t cpu_matrix_scratch_floats(const struct microkernel *micro, int64_t depth
     return deep > wide ? deep : wide;
 }
 
+/* Rows first .. first+count-1 where they lie in one operand of a type that `direct` packs; else NULL. */
+static const char *block_of(const struct matrix *matrix, pack_function *const *direct, int64_t first, int64_t count,
+                            int64_t column, int64_t *stride, pack_function **pack)
+{
+    const struct matrix_part *part = part_of(matrix, first);
+    const int64_t size = (int64_t)coda_dtype_size(part->dtype);
+    *pack = direct[part->dtype];
+    *stride = part->stride / size;
+    if (!*pack || first + count > part->first + part->rows)
+        return NULL;
+    return part->data + (first - part->first) * part->stride + column * size;
+}
+
 void cpu_matrix_pack_deep(const struct matrix *matrix, const struct microkernel *micro,
                           const struct instruction_set *isa, int64_t first, int64_t count, int width, int64_t k,
                           int64_t depth, char *panel, float *scratch)
 {
     const int64_t size = (int64_t)coda_dtype_size(micro->packed), stride = round_up(depth, ROOM);
-    const struct matrix_part *part = part_of(matrix, first);
-    bool direct = count == width && part->dtype == micro->packed && first + width <= part->first + part->rows;
-    if (direct) {
-        const char *block = part->data + (first - part->first) * part->stride + k * size;
-        micro->pack_deep(panel, block, part->stride / size, width, depth);
+    int64_t rows_apart;
+    pack_function *pack;
+    const char *block = block_of(matrix, micro->pack_deep, first, width, k, &rows_apart, &pack);
+    if (block && count == width) {
+        pack(panel, block, rows_apart, width, depth);
         return;
     }
     for (int i = 0; i < width; i++) {
@@ -72,7 +86,7 @@ void cpu_matrix_pack_deep(const struct matrix *matrix, const struct microkernel 
         else
             memset(row, 0, (size_t)(depth * size));
     }
-    micro->pack_deep(panel, scratch, stride, width, depth);
+    micro->pack_deep[micro->packed](panel, scratch, stride, width, depth);
 }
 
 void cpu_matrix_pack_wide(const struct matrix *matrix, const struct microkernel *micro,
@@ -80,12 +94,21 @@ void cpu_matrix_pack_wide(const struct matrix *matrix, const struct microkernel 
                           int64_t depth, char *panels, int64_t panel_bytes, float *scratch)
 {
     const int64_t size = (int64_t)coda_dtype_size(micro->packed);
-    const int64_t lines = round_up(count, width), stride = round_up(lines + ROOM, ROOM);
+    int64_t rows_apart, done = 0;
+    pack_function *pack;
+    const char *block = block_of(matrix, micro->pack_wide, k, depth, first, &rows_apart, &pack);
+    const int64_t element = (int64_t)coda_dtype_size(part_of(matrix, k)->dtype);
+    for (; block && done + width <= count && first + done + width + ROOM <= matrix->columns; done += width)
+        pack(panels + done / width * panel_bytes, block + done * element, rows_apart, width, depth);
+    if (done == count)
+        return;
+    const int64_t rest = count - done, lines = round_up(rest, width), stride = round_up(lines + ROOM, ROOM);
     for (int64_t i = 0; i < depth; i++) {
         char *row = (char *)scratch + i * stride * size;
-        fetch(matrix, micro, isa, k + i, first, count, row);
-        memset(row + count * size, 0, (size_t)((lines - count) * size));
+        fetch(matrix, micro, isa, k + i, first + done, rest, row);
+        memset(row + rest * size, 0, (size_t)((lines - rest) * size));
     }
     for (int64_t p = 0; p < lines / width; p++)
-        micro->pack_wide(panels + p * panel_bytes, (char *)scratch + p * width * size, stride, width, depth);
+        micro->pack_wide[micro->packed](panels + (done / width + p) * panel_bytes, (char *)scratch + p * width * size,
+                                        stride, width, depth);
 }

@@ -6,7 +6,8 @@
 #include "runtime/device.h"
 
 struct matrix {
-    bool deep; /* K runs along stored rows; else a stored row is one step of K */
+    bool deep;       /* K runs along stored rows; else a stored row is one step of K */
+    int64_t columns; /* of a stored row */
     int count;
     struct matrix_part {
         const char *data;

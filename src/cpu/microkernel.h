@@ -3,6 +3,7 @@
 #define CODA_CPU_MICROKERNEL_H
 
 #include "cpu/instruction_set.h"
+#include "cpu/convert.h"
 #include "cpu/moves.h"
 
 enum { MICRO_COLUMNS = MICRO_VECTORS * LANES };
@@ -69,15 +70,6 @@ INLINE void store_step(float *to, lanes x, int count, bool may_spill)
         store_part(to, x, count);
 }
 
-static void pack_wide(void *panel, const void *block, int64_t stride, int width, int64_t depth)
-{
-    float *to = panel;
-    const float *from = block;
-    for (int64_t k = 0; k < depth; k++)
-        for (int i = 0; i < width; i += LANES)
-            store_step(to + k * width + i, lanes_load(from + k * stride + i), width - i, k + 1 < depth);
-}
-
 /* Rows become columns: log2(LANES) rounds, each of which interleaves row i with row i + LANES / 2. */
 INLINE void transpose(lanes row[LANES])
 {
@@ -92,20 +84,44 @@ INLINE void transpose(lanes row[LANES])
     }
 }
 
-static void pack_deep(void *panel, const void *block, int64_t stride, int width, int64_t depth)
-{
-    float *to = panel;
-    const float *from = block;
-    for (int64_t k = 0; k < depth; k += LANES)
-        for (int first = 0; first < width; first += LANES) {
-            int count = depth - k < LANES ? (int)(depth - k) : LANES;
-            lanes row[LANES];
-            for (int i = 0; i < LANES; i++)
-                row[i] = first + i < width ? load_part(from + (first + i) * stride + k, count) : (lanes){0};
-            transpose(row);
-            for (int j = 0; j < count; j++)
-                store_step(to + (k + j) * width + first, row[j], width - first, width <= LANES && k + j + 1 < depth);
-        }
-}
+/* Packing straight from a type of memory. The last vector of a wide step may read up to ROOM elements of its row. */
+#define PACKERS(type, size)                                                                                            \
+    static void pack_wide_##type(void *panel, const void *block, int64_t stride, int width, int64_t depth)             \
+    {                                                                                                                  \
+        float *to = panel;                                                                                             \
+        const char *from = block;                                                                                      \
+        for (int64_t k = 0; k < depth; k++)                                                                            \
+            for (int i = 0; i < width; i += LANES)                                                                     \
+                store_step(to + k * width + i, load_##type(from + (k * stride + i) * (size)), width - i,               \
+                           k + 1 < depth);                                                                             \
+    }                                                                                                                  \
+    INLINE lanes load_some_##type(const char *from, int count)                                                         \
+    {                                                                                                                  \
+        char part[ELEMENT_MAX * LANES] = {0};                                                                          \
+        if (count >= LANES)                                                                                            \
+            return load_##type(from);                                                                                  \
+        memcpy(part, from, (size_t)count *(size));                                                                     \
+        return load_##type(part);                                                                                      \
+    }                                                                                                                  \
+    static void pack_deep_##type(void *panel, const void *block, int64_t stride, int width, int64_t depth)             \
+    {                                                                                                                  \
+        float *to = panel;                                                                                             \
+        const char *from = block;                                                                                      \
+        for (int64_t k = 0; k < depth; k += LANES)                                                                     \
+            for (int first = 0; first < width; first += LANES) {                                                       \
+                int count = depth - k < LANES ? (int)(depth - k) : LANES;                                              \
+                lanes row[LANES];                                                                                      \
+                for (int i = 0; i < LANES; i++)                                                                        \
+                    row[i] = first + i < width ? load_some_##type(from + ((first + i) * stride + k) * (size), count)   \
+                                               : (lanes){0};                                                           \
+                transpose(row);                                                                                        \
+                for (int j = 0; j < count; j++)                                                                        \
+                    store_step(to + (k + j) * width + first, row[j], width - first,                                    \
+                               width <= LANES && k + j + 1 < depth);                                                   \
+            }                                                                                                          \
+    }
+PACKERS(f32, 4)
+PACKERS(bf16, 2)
+PACKERS(f16, 2)
 
 #endif
