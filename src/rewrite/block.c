@@ -1,28 +1,50 @@
 /* rewrite_block: a block becomes programs. */
 #include "rewrite/rewrite.h"
+#include "rewrite/derive.h"
 #include "rewrite/passes.h"
 
-#include <stdio.h>
-#include <stdlib.h>
+static bool append_forward(const struct graph *block, const struct graph *origin, bool allow_passes, struct unit *unit,
+                           struct report *report, struct complaint *why)
+{
+    struct graph *deferred = defer_scales(block, report, why);
+    bool made =
+        deferred != NULL && cut_graph(deferred, origin, block->name, false, allow_passes, unit, NULL, why) == CODA_OK;
+    graph_free(deferred);
+    return made;
+}
+
+/* The forward stores what the backward needs, so the backward is derived first. */
+static bool append_both(const struct graph *block, bool allow_passes, struct unit *unit, struct report *report,
+                        struct complaint *why)
+{
+    struct derivation d;
+    struct graph *backward = derive_open(&d, block, NULL, NULL, why) ? derive_backward(&d, report, why) : NULL;
+    bool made = backward != NULL && append_forward(d.with_saves, backward, allow_passes, unit, report, why) &&
+                cut_graph(backward, d.with_saves, backward->name, true, allow_passes, unit, NULL, why) == CODA_OK;
+    graph_free(backward);
+    derive_close(&d);
+    return made;
+}
 
 coda_status rewrite_block(const struct graph *block, const coda_rewrite_options *options, struct unit *unit,
-                          char **report, coda_error *error)
+                          char **text, coda_error *error)
 {
     struct complaint why = {0};
+    struct report report = {0};
     *unit = (struct unit){0};
-    coda_status status =
-        options->backward
-            ? (refuse(&why, CODA_UNSUPPORTED, "", "the backward of a block is not derived yet"), CODA_UNSUPPORTED)
-            : cut_graph(block, NULL, block->name, false, options->allow_passes, unit, NULL, &why);
-    if (report != NULL)
-        *report = NULL;
-    if (status == CODA_OK)
+    if (!block->is_block)
+        refuse(&why, CODA_INVALID, "`coda grad` derives the backward of a program.",
+               "`%.60s` is a program, not a block", block->name);
+    bool passes = options != NULL && options->allow_passes, backward = options != NULL && options->backward;
+    bool made = block->is_block && (backward ? append_both(block, passes, unit, &report, &why)
+                                             : append_forward(block, NULL, passes, unit, &report, &why));
+    if (made && text != NULL)
+        *text = report.text;
+    else
+        report_free(&report);
+    if (made)
         return CODA_OK;
     unit_free(unit);
     *unit = (struct unit){0};
-    if (error != NULL) {
-        error->status = status;
-        snprintf(error->message, sizeof error->message, "%s%s%s", why.reason, why.advice[0] ? "\n" : "", why.advice);
-    }
-    return status;
+    return report_failure(error, &why);
 }

@@ -129,7 +129,7 @@ static bool place_round(struct crossing *x, bool *chosen, bool *changed)
         if (!chosen[n] || cutting->value[n].piece >= 0)
             continue;
         *changed = true;
-        if (!place_value(cutting, n, x->before[n]))
+        if (!place_value(cutting, n, x->before[n] - 1))
             return false;
     }
     return true;

@@ -6,6 +6,7 @@
 static bool open_cutting(struct cutting *c)
 {
     size_t count = (size_t)c->graph->node_count + 1;
+    bool named = names_open(&c->names, c->graph);
     c->time = calloc(count, sizeof *c->time);
     c->need = calloc(count, sizeof *c->need);
     c->group = calloc(count, sizeof *c->group);
@@ -14,7 +15,9 @@ static bool open_cutting(struct cutting *c)
     c->made = calloc(count, sizeof *c->made);
     c->stamp = calloc(count, sizeof *c->stamp);
     c->stack = malloc(count * (MAX_INPUTS + 1) * sizeof *c->stack);
-    bool open = users_open(&c->users, c->graph, true) && names_open(&c->names, c->graph) &&
+    for (int i = 0; i < c->unit->count && named; i++)
+        named = names_add(&c->names, c->unit->graph[i]) && names_take(&c->names, c->unit->graph[i]->name);
+    bool open = named && users_open(&c->users, c->graph, true) &&
                 (c->origin == NULL || names_add(&c->names, c->origin)) && c->time && c->need && c->group && c->value &&
                 c->runs && c->made && c->stamp && c->stack;
     for (size_t n = 0; open && n < count; n++)
@@ -145,6 +148,7 @@ coda_status cut_graph(const struct graph *graph, const struct graph *origin, con
 {
     struct cutting c = {.graph = graph,
                         .origin = origin,
+                        .unit = unit,
                         .allow_passes = allow_passes,
                         .matrix_dtype = matrix_dtype(graph),
                         .value_stem = backward ? "Z" : "H",

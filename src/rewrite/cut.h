@@ -36,12 +36,13 @@ struct place {
 
 struct cutting {
     const struct graph *graph, *origin;
+    const struct unit *unit; /* programs made before */
     bool allow_passes;
     coda_dtype matrix_dtype;
     const char *value_stem, *runs_stem; /* names of stored values that have none */
     struct users users;
     struct names names;
-    moment *time, *need; /* one a node: when it is known, when it is first read by a product or an epilogue */
+    moment *time, *need; /* one a node: when it is known, and when it is needed at last */
     int *group;          /* one a node: the piece of a product; -1 */
     struct place *value; /* one a node: where it is stored */
     struct place *runs;  /* one a node: where the runs of a whole reduction are stored */
@@ -58,14 +59,15 @@ struct cutting {
 };
 
 /* Cuts `graph`, whose outs are the results. programs/`unit` receives them in the order to run; names of values that one
- * program stores and another loads are the same in both. `origin` (may be NULL): a graph whose names are taken, too. */
+ * program stores and another loads are the same in both. Names
+ * of `origin` (may be NULL) and of the programs that the unit has are taken. */
 coda_status cut_graph(const struct graph *graph, const struct graph *origin, const char *name, bool backward,
                       bool allow_passes, struct unit *unit, int *passes, struct complaint *why);
 
 /* Steps, each in a file of its own. All set cutting->why and return false on failure. */
-bool find_moments(struct cutting *cutting); /* moments.c: groups products, times every node */
-bool place_stores(struct cutting *cutting); /* stores.c: what is stored in any case, and where */
-bool place_value(struct cutting *cutting, int node, moment before);
+bool find_moments(struct cutting *cutting);                       /* moments.c: groups products, times every node */
+bool place_stores(struct cutting *cutting);                       /* stores.c: what is stored in any case, and where */
+bool place_value(struct cutting *cutting, int node, moment last); /* last: when a program may store it at the latest */
 bool place_crossings(struct cutting *cutting); /* crossing.c: values that an epilogue needs from another */
 struct graph *emit_piece(struct cutting *cutting, int piece); /* emit.c: the program, and what it depends on */
 bool name_piece(struct cutting *cutting, int piece, const char *stem, struct graph *graph);

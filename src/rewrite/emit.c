@@ -185,8 +185,24 @@ static void make_root(struct emission *e, const struct root *root)
     }
 }
 
+/* Stores in the order in which their values are computed. */
+static void sort_roots(const struct graph *graph, struct piece *piece)
+{
+    for (int i = 1; i < piece->root_count; i++)
+        for (int k = i; k > 0; k--) {
+            struct root *a = &piece->root[k - 1], *b = &piece->root[k], swap = *a;
+            int x = a->runs ? graph->node[a->node].input[0] : a->node,
+                y = b->runs ? graph->node[b->node].input[0] : b->node;
+            if (x <= y)
+                break;
+            *a = *b;
+            *b = swap;
+        }
+}
+
 struct graph *emit_piece(struct cutting *cutting, int p)
 {
+    sort_roots(cutting->graph, &cutting->piece[p]);
     struct builder b;
     struct emission e = {cutting, &b, p, ++cutting->walk};
     if (builder_open(&b, cutting->graph, "", false)) {
@@ -205,14 +221,15 @@ struct graph *emit_piece(struct cutting *cutting, int p)
     return graph;
 }
 
-/* <stem>_<the first out> */
+/* <stem>_<an out> */
 bool name_piece(struct cutting *cutting, int p, const char *stem, struct graph *graph)
 {
     char name[2 * STORED_NAME], made[STORED_NAME];
     const char *out = "";
-    for (int o = graph->operand_count - 1; o >= 0; o--)
-        if (graph->operand[o].role != CODA_IN)
-            out = graph->operand[o].name;
+    for (int matrices = 0; matrices < 2; matrices++) /* the first matrix, if there is one */
+        for (int o = graph->operand_count - 1; o >= 0; o--)
+            if (graph->operand[o].role != CODA_IN && (!matrices || graph->operand[o].shape.rank == 2))
+                out = graph->operand[o].name;
     snprintf(name, sizeof name, "%.90s_%.90s", stem, out);
     (void)p;
     if (!names_make(&cutting->names, name, made))

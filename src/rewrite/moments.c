@@ -127,7 +127,8 @@ static void time_node(struct cutting *cutting, int n)
                                (node->op == OP_PICK && cutting->users.begin[n] < cutting->users.begin[n + 1]));
 }
 
-/* The first product or epilogue that reads n. */
+/* The last moment at which n can be computed: its first reader's, or just before the product that it is an operand of.
+ */
 static moment first_need(const struct cutting *cutting, int n)
 {
     const struct users *users = &cutting->users;
@@ -135,7 +136,7 @@ static moment first_need(const struct cutting *cutting, int n)
     for (int i = users->begin[n]; i < users->begin[n + 1]; i++) {
         int u = users->user[i].node;
         bool in_epilogue = cutting->time[u] >= 0 && cutting->time[u] % PERIOD == 0;
-        moment at = in_epilogue ? cutting->time[u] : cutting->need[u];
+        moment at = cutting->group[u] >= 0 ? cutting->time[u] - 1 : in_epilogue ? cutting->time[u] : cutting->need[u];
         if (at < first)
             first = at;
     }

@@ -82,14 +82,15 @@ static bool is_invertible(const struct choice *c, int u, int place)
     return in_memory(c, other) || graph->node[other].shape.rank < 2;
 }
 
-/* Finds a chain of invertible users from n to a value that is in memory, or that the backward needs anyway. */
-static bool find_inverse(struct choice *c, int n, int depth)
+/* Finds a chain of invertible users from n to a value that is in memory or, for a product, that the backward needs
+ * anyway. */
+static bool find_inverse(struct choice *c, int n, bool product, int depth)
 {
     for (int i = c->users.begin[n]; i < c->users.begin[n + 1] && depth < INVERSE_DEPTH; i++) {
         int u = c->users.user[i].node;
         if (!c->s->forward[u] || !is_invertible(c, u, c->users.user[i].place))
             continue;
-        if (!in_memory(c, u) && !c->needed[u] && !find_inverse(c, u, depth + 1))
+        if (!in_memory(c, u) && !(product && c->needed[u]) && !find_inverse(c, u, product, depth + 1))
             continue;
         if (c->needed[u] && !in_memory(c, u) && c->s->inverse[u] < 0)
             c->s->saved[u] = true;
@@ -150,7 +151,7 @@ static bool visit(struct choice *c, int n, int *top)
     if (in_memory(c, n) || !c->source[n])
         return true;
     if (graph->node[n].shape.rank == 2 && c->s->inverse[n] < 0)
-        find_inverse(c, n, 0);
+        find_inverse(c, n, graph->node[n].op == OP_GEMM, 0);
     if (in_memory(c, n))
         return true;
     bool made = network_vertex(&c->network, n, stored_elements(graph, n));

@@ -78,7 +78,7 @@ static bool score_hosts(const struct cutting *cutting, int root, long *score)
     return true;
 }
 
-static int find_host(const struct cutting *cutting, int n, const struct shape *shape, moment from, moment before)
+static int find_host(const struct cutting *cutting, int n, const struct shape *shape, moment from, moment last)
 {
     long *score = calloc((size_t)cutting->piece_count + 1, sizeof *score), best = -1;
     int host = -1;
@@ -89,7 +89,7 @@ static int find_host(const struct cutting *cutting, int n, const struct shape *s
     for (int p = 0; p < cutting->piece_count; p++) {
         const struct piece *piece = &cutting->piece[p];
         bool pass = piece->gemm_count == 0;
-        if (piece->key < from || piece->key >= before || !lies_on(piece, shape) ||
+        if (piece->key < from || piece->key > last || !lies_on(piece, shape) ||
             (!pass && score[p] == 0 && shape->rank == 2))
             continue;
         if (score[p] > best) {
@@ -130,8 +130,8 @@ static int refuse_pass(struct cutting *cutting, int n)
     return false;
 }
 
-/* The piece that computes n, a value of this shape known `from` then and read `before` then; -1 with why set. */
-static int host_of(struct cutting *cutting, int n, const struct shape *shape, moment from, moment before)
+/* The piece that computes n, a value of this shape known `from` then and needed at `last`; -1 with why set. */
+static int host_of(struct cutting *cutting, int n, const struct shape *shape, moment from, moment last)
 {
     int host = -1;
     if (from >= 0 && from % PERIOD == 0)
@@ -139,7 +139,7 @@ static int host_of(struct cutting *cutting, int n, const struct shape *shape, mo
     if (shape->rank == 0 || shape->dim[0].axis < 0)
         return refuse(&cutting->why, CODA_UNSUPPORTED, "Use it where it is computed.",
                       "no program stores a single number");
-    host = find_host(cutting, n, shape, from, before);
+    host = find_host(cutting, n, shape, from, last);
     if (host == NO_MEMORY)
         return refuse(&cutting->why, CODA_MEMORY, "", "no memory to place a value");
     if (host >= 0)
@@ -178,17 +178,18 @@ static bool name_store(struct cutting *cutting, int n, struct place *place, cons
     return false;
 }
 
-bool place_value(struct cutting *cutting, int n, moment before)
+bool place_value(struct cutting *cutting, int n, moment last)
 {
     const struct graph *graph = cutting->graph;
     struct place *place = &cutting->value[n];
     if (graph->node[n].op == OP_IN || place->piece >= 0)
         return true;
-    int host = host_of(cutting, n, &graph->node[n].shape, computed_at(cutting, n), before);
+    int host = host_of(cutting, n, &graph->node[n].shape, computed_at(cutting, n), last);
     if (host < 0)
         return false;
     place->piece = host;
-    return name_store(cutting, n, place, cutting->value_stem) && add_root(cutting, host, (struct root){n, false, -1});
+    return name_store(cutting, n, place, graph->node[n].shape.rank == 2 ? cutting->value_stem : "R") &&
+           add_root(cutting, host, (struct root){n, false, -1});
 }
 
 /* Is the input of the whole reduction n one value a run already? Then that is what is stored. */
@@ -206,13 +207,13 @@ const struct place *runs_of(const struct cutting *cutting, int n)
     return reduces_runs(cutting->graph, n) ? &cutting->value[cutting->graph->node[n].input[0]] : &cutting->runs[n];
 }
 
-static bool place_runs(struct cutting *cutting, int n, moment before)
+static bool place_runs(struct cutting *cutting, int n, moment last)
 {
     const struct graph *graph = cutting->graph;
     int x = graph->node[n].input[0];
     if (reduces_runs(graph, n))
-        return place_value(cutting, x, before);
-    int host = host_of(cutting, x, &graph->node[x].shape, cutting->time[x], before);
+        return place_value(cutting, x, last);
+    int host = host_of(cutting, x, &graph->node[x].shape, cutting->time[x], last);
     if (host < 0)
         return false;
     cutting->runs[n].piece = host;
@@ -226,14 +227,14 @@ static bool place_operands(struct cutting *cutting, int n)
 {
     const struct graph *graph = cutting->graph;
     const struct node *node = &graph->node[n];
-    moment before = cutting->piece[cutting->group[n]].key;
+    moment last = cutting->piece[cutting->group[n]].key - 1;
     for (int k = 0; k < node->input_count; k++) {
         int x = strip_operand(graph, node->input[k]);
         const struct node *operand = &graph->node[x];
         for (int i = 0; operand->op == OP_STACK && i < operand->input_count; i++)
-            if (!place_value(cutting, operand->input[i], before))
+            if (!place_value(cutting, operand->input[i], last))
                 return false;
-        if (operand->op != OP_STACK && !place_value(cutting, x, before))
+        if (operand->op != OP_STACK && !place_value(cutting, x, last))
             return false;
     }
     return true;
@@ -287,7 +288,7 @@ bool place_stores(struct cutting *cutting)
         if (!cutting->users.used[n])
             continue;
         if (is_whole_reduction_of_value(graph, n))
-            placed = place_runs(cutting, n, cutting->need[n]);
+            placed = place_runs(cutting, n, cutting->need[n] - 1);
         else if (graph->node[n].op == OP_PICK)
             placed = place_value(cutting, n, NEVER);
     }

@@ -1,4 +1,5 @@
 /* Gradients of vectors as runs: the out of a program that does not wait for the whole sum. */
+#include "rewrite/expand.h"
 #include "rewrite/passes.h"
 
 #include <stdlib.h>
@@ -8,14 +9,14 @@ enum { DEPTH = 64 };
 struct vectors {
     const struct graph *graph;
     struct builder b;
-    int *made;  /* node -> node of the new graph */
-    bool *late; /* depends on a reduction over a whole axis */
+    int *made; /* node -> node of the new graph */
+    struct levels levels;
 };
 
 static int runs_of_sum(struct vectors *v, const struct node *sum, int *axis)
 {
     const struct shape *shape = &v->graph->node[sum->input[0]].shape;
-    if ((*axis >= 0 && *axis != sum->axis) || shape->rank != 2 || v->late[sum->input[0]])
+    if ((*axis >= 0 && *axis != sum->axis) || shape->rank != 2 || is_late(&v->levels, sum->input[0]))
         return -1;
     *axis = sum->axis;
     int position = shape->dim[0].axis == sum->axis ? 0 : 1;
@@ -30,7 +31,7 @@ static int as_runs(struct vectors *v, int n, int *axis, int depth)
 {
     const struct node *node = &v->graph->node[n];
     int x = node->input_count > 0 ? node->input[0] : -1, y = node->input_count > 1 ? node->input[1] : -1;
-    if (depth > DEPTH || !v->late[n])
+    if (depth > DEPTH || !is_late(&v->levels, n))
         return -1;
     switch (node->op) {
     case OP_SUM:
@@ -43,14 +44,14 @@ static int as_runs(struct vectors *v, int n, int *axis, int depth)
         return build_binary(&v->b, node->op, p, q);
     }
     case OP_MUL:
-        if (v->late[x] && v->late[y])
+        if (is_late(&v->levels, x) && is_late(&v->levels, y))
             return -1;
-        return v->late[x] ? build_binary(&v->b, OP_MUL, as_runs(v, x, axis, depth + 1), v->made[y])
-                          : build_binary(&v->b, OP_MUL, v->made[x], as_runs(v, y, axis, depth + 1));
+        return is_late(&v->levels, x) ? build_binary(&v->b, OP_MUL, as_runs(v, x, axis, depth + 1), v->made[y])
+                                      : build_binary(&v->b, OP_MUL, v->made[x], as_runs(v, y, axis, depth + 1));
     case OP_DIV:
-        return v->late[y] ? -1 : build_binary(&v->b, OP_DIV, as_runs(v, x, axis, depth + 1), v->made[y]);
+        return is_late(&v->levels, y) ? -1 : build_binary(&v->b, OP_DIV, as_runs(v, x, axis, depth + 1), v->made[y]);
     case OP_WHERE: /* where(c, x, 0), c of the kept axis alone */
-        if (v->late[x] || !is_number(v->graph, node->input[is_number(v->graph, y, 0) ? 1 : 2], 0))
+        if (is_late(&v->levels, x) || !is_number(v->graph, node->input[is_number(v->graph, y, 0) ? 1 : 2], 0))
             return -1;
         return is_number(v->graph, y, 0)
                    ? build_where(&v->b, v->made[x], build_number(&v->b, 0), as_runs(v, node->input[2], axis, depth + 1))
@@ -64,11 +65,8 @@ static void make_node(struct vectors *v, int n)
 {
     const struct node *node = &v->graph->node[n];
     int input[MAX_INPUTS];
-    for (int k = 0; k < node->input_count; k++) {
+    for (int k = 0; k < node->input_count; k++)
         input[k] = v->made[node->input[k]];
-        v->late[n] = v->late[n] || v->late[node->input[k]];
-    }
-    v->late[n] = v->late[n] || is_whole_reduction_of_value(v->graph, n);
     v->made[n] = build_like(&v->b, v->graph, n, input);
     build_name(&v->b, v->made[n], node->name);
 }
@@ -78,8 +76,7 @@ struct graph *vectors_as_runs(const struct graph *graph, struct complaint *why)
     struct vectors v = {.graph = graph};
     bool open = builder_open(&v.b, graph, graph->name, graph->is_block);
     v.made = calloc((size_t)graph->node_count + 1, sizeof *v.made);
-    v.late = calloc((size_t)graph->node_count + 1, sizeof *v.late);
-    if (!open || v.made == NULL || v.late == NULL)
+    if (!open || v.made == NULL || !levels_extend(&v.levels, graph))
         refuse(&v.b.why, CODA_MEMORY, "", "no memory for vectors as runs");
     for (int n = 0; n < graph->node_count && !builder_failed(&v.b); n++)
         make_node(&v, n);
@@ -93,7 +90,7 @@ struct graph *vectors_as_runs(const struct graph *graph, struct complaint *why)
         build_out(&v.b, out->name, out->role, runs >= 0 ? CODA_F32 : out->dtype, runs >= 0 ? runs : v.made[out->node]);
     }
     free(v.made);
-    free(v.late);
+    levels_free(&v.levels);
     *why = v.b.why;
     return builder_close(&v.b);
 }
