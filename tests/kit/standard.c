@@ -43,6 +43,11 @@ int close_devices(void **state)
     return 0;
 }
 
+bool quick(void)
+{
+    return getenv("CODA_TEST_QUICK") != NULL;
+}
+
 const coda_module *standard_module(void)
 {
     const coda_module *module = NULL;
