@@ -32,7 +32,7 @@ static void operand_type(const coda_operand *operand, char *text, size_t size)
         snprintf(text, size, "%s[%s, %s]", coda_dtype_name(operand->dtype), operand->dim[0], operand->dim[1]);
 }
 
-static void print_text(const coda_program *program, const coda_dims *dims, const coda_cost *cost)
+static void print_text(const coda_program *program, const coda_dims *dims, const coda_cost *cost, int kernels)
 {
     coda_operand operand;
     coda_primitives p;
@@ -55,11 +55,17 @@ static void print_text(const coda_program *program, const coda_dims *dims, const
            p.vectors, p.tiles, p.reductions, p.stateful);
     printf("    at ");
     print_dims(stdout, dims);
-    printf(": moves %.1f MB in 1 kernel; unfused %.1f MB in %d (%.2fx)\n", cost->bytes * 1e-6,
-           cost->unfused_bytes * 1e-6, cost->unfused_kernels, cost->bytes > 0 ? cost->unfused_bytes / cost->bytes : 1);
+    if (kernels == 0)
+        printf(": unfused %.1f MB in %d kernels; no rules to fuse them (coda rewrite says why)\n",
+               cost->unfused_bytes * 1e-6, cost->unfused_kernels);
+    else
+        printf(": moves %.1f MB in %d kernel%s; unfused %.1f MB in %d (%.2fx)\n", cost->bytes * 1e-6, kernels,
+               kernels == 1 ? "" : "s", cost->unfused_bytes * 1e-6, cost->unfused_kernels,
+               cost->bytes > 0 ? cost->unfused_bytes / cost->bytes : 1);
 }
 
-static void print_json(const char *file, const coda_program *program, const coda_dims *dims, const coda_cost *cost)
+static void print_json(const char *file, const coda_program *program, const coda_dims *dims, const coda_cost *cost,
+                       int kernels)
 {
     struct json json = {stdout, false};
     coda_operand operand;
@@ -90,10 +96,39 @@ static void print_json(const char *file, const coda_program *program, const coda
     json_number(&json, "reductions", p.reductions);
     json_number(&json, "stateful", p.stateful);
     json_dims(&json, "dims", dims);
+    json_number(&json, "kernels", kernels);
     json_number(&json, "bytes", cost->bytes);
     json_number(&json, "unfused_bytes", cost->unfused_bytes);
     json_number(&json, "unfused_kernels", cost->unfused_kernels);
     json_line(&json);
+}
+
+/* A program is one kernel; a block costs what the programs that it becomes cost, if rules for it are known: 0 kernels
+ * otherwise. */
+static coda_status count_cost(const coda_program *program, const coda_dims *dims, coda_cost *cost, int *kernels,
+                              coda_error *error)
+{
+    coda_rewrite_options options = {.allow_passes = 1};
+    coda_module *module;
+    coda_status status = coda_program_cost(program, dims, cost, error);
+    *kernels = 1;
+    if (status != CODA_OK || !coda_program_is_block(program))
+        return status;
+    status = coda_rewrite(program, &options, &module, NULL, error);
+    if (status != CODA_OK) {
+        *kernels = 0;
+        return status == CODA_UNSUPPORTED ? CODA_OK : status;
+    }
+    *kernels = coda_module_size(module);
+    cost->bytes = 0;
+    for (int i = 0; i < *kernels && status == CODA_OK; i++) {
+        coda_cost part = {0};
+        coda_dims own = own_sizes(coda_module_program(module, i), dims);
+        status = coda_program_cost(coda_module_program(module, i), &own, &part, error);
+        cost->bytes += part.bytes;
+    }
+    coda_module_free(module);
+    return status;
 }
 
 static int check_file(const struct arguments *arguments, const char *file)
@@ -108,16 +143,18 @@ static int check_file(const struct arguments *arguments, const char *file)
         coda_dims dims;
         coda_cost cost;
         coda_error error;
+        int kernels = 1;
         if (!is_wanted(arguments, program))
             continue;
         status = choose_sizes(arguments, program, SIZES_TYPICAL, &dims);
         if (status < 0)
-            status = coda_program_cost(program, &dims, &cost, &error) == CODA_OK ? EXIT_GOOD
-                                                                                 : report(arguments->command, &error);
+            status = count_cost(program, &dims, &cost, &kernels, &error) == CODA_OK
+                         ? EXIT_GOOD
+                         : report(arguments->command, &error);
         if (status == EXIT_GOOD && arguments->json)
-            print_json(file, program, &dims, &cost);
+            print_json(file, program, &dims, &cost, kernels);
         else if (status == EXIT_GOOD)
-            print_text(program, &dims, &cost);
+            print_text(program, &dims, &cost, kernels);
     }
     close_source(&source);
     return status;

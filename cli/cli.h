@@ -75,6 +75,8 @@ enum size_style {
  * Returns -1, or the exit status after printing why not. */
 int choose_sizes(const struct arguments *arguments, const coda_program *program, enum size_style style,
                  coda_dims *dims);
+/* Those of `dims` that the program has and that are free. */
+coda_dims own_sizes(const coda_program *program, const coda_dims *dims);
 /* Reads "cap=30,zloss=1e-4" over the defaults. values has room for every parameter. */
 int choose_parameters(const struct arguments *arguments, const coda_program *program, double *values);
 void print_dims(FILE *file, const coda_dims *dims); /* "M=300,N=520" */

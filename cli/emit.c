@@ -3,7 +3,7 @@
 #include <string.h>
 
 static const char help[] =
-    "usage: coda emit --target c|cuda [options] FILE...\n"
+    "usage: coda emit [--target c|cuda|cuda:sm_80] [options] FILE...\n"
     "\n"
     "Prints the source that each program's kernel is generated as: CUDA C text, or the listing of the steps\n"
     "that the CPU device runs.\n"
@@ -50,10 +50,15 @@ int command_emit(int argc, char **argv)
     int status = read_arguments(&arguments, "target dims dtype program", help, argc, argv);
     if (status >= 0)
         return status;
-    if (strcmp(arguments.target, "c") != 0 && strcmp(arguments.target, "cuda") != 0)
-        return usage_error(arguments.command, "--target %s: expected c or cuda", arguments.target);
+    if (strcmp(arguments.target, "c") == 0)
+        arguments.device = "cpu";
+    else if (strcmp(arguments.target, "cuda") == 0)
+        arguments.device = "cuda:sm_90a";
+    else if (strncmp(arguments.target, "cuda:", 5) == 0)
+        arguments.device = arguments.target;
+    else
+        return usage_error(arguments.command, "--target %s: expected c, cuda or cuda:sm_80", arguments.target);
     if (arguments.file_count == 0)
         return usage_error(arguments.command, "expected at least one file or program name");
-    arguments.device = strcmp(arguments.target, "c") == 0 ? "cpu" : "cuda";
     return for_each_program(&arguments, emit);
 }

@@ -112,7 +112,7 @@ static int64_t typical_size(const struct arguments *arguments, const coda_axis *
     case 'E':
         return width / 4 > 64 ? width / 4 : 64;
     case 'D':
-        return 64;
+        return axis->fixed ? 64 : width; /* of a head, or of the model */
     case 'R':
         return (tokens + 63) / 64;
     default:
@@ -149,6 +149,17 @@ int choose_sizes(const struct arguments *arguments, const coda_program *program,
         choose_typical(arguments, program, &given, dims);
     coda_device_close(reference);
     return -1;
+}
+
+coda_dims own_sizes(const coda_program *program, const coda_dims *dims)
+{
+    coda_dims own = {0};
+    for (int i = 0; i < dims->count; i++) {
+        coda_axis axis;
+        if (find_axis(program, dims->item[i].axis, strlen(dims->item[i].axis), &axis) >= 0 && !axis.derived)
+            own.item[own.count++] = dims->item[i];
+    }
+    return own;
 }
 
 int choose_parameters(const struct arguments *arguments, const coda_program *program, double *values)

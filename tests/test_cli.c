@@ -97,7 +97,7 @@ static void bad_usage_is_status_2_and_says_what_to_do(void **state)
         {"run --param cap gemm_lse", "expected NAME=NUMBER"},
         {"run --param cap=x gemm_lse", "expected NAME=NUMBER"},
         {"run --param tap=1 gemm_lse", "gemm_lse has no param tap"},
-        {"emit --target fortran gemm", "expected c or cuda"},
+        {"emit --target fortran gemm", "expected c, cuda or cuda:sm_80"},
         {"bench", "suite or layer"},
         {"info extra", "unexpected argument"},
     };
@@ -121,7 +121,30 @@ static void failures_are_status_1(void **state)
     unlink(path);
     expect("check /nowhere/x.coda", 1, "/nowhere/x.coda");
     expect("run --device ref --dims N=40,D=32 gemm_rope", 1, "40");
+    expect("grad --wrt nothing gemm", 1, "nothing");
     expect("info 2>&1 >/dev/full", 1, "could not be written");
+}
+
+static void blocks_become_programs(void **state)
+{
+    static const char block[] =
+        "block norm_between {\n    in A : bf16[M, K]\n    in W : bf16[D, K]\n    in g : bf16[D]\n"
+        "    in V : bf16[N, D]\n    x = A @ W.T\n"
+        "    h = x * rsqrt(mean(x * x, D) + 1e-6) * g\n    out X : bf16[M, D] = x\n"
+        "    out Y : bf16[M, N] = h @ V.T\n}\n";
+    char path[64], arguments[128];
+    (void)state;
+    write_file(path, block);
+    snprintf(arguments, sizeof arguments, "rewrite %s", path);
+    expect(arguments, 0, "sum(x * x, D:128)");
+    expect(arguments, 0, "deferred scale");
+    snprintf(arguments, sizeof arguments, "rewrite --grad %s", path);
+    expect(arguments, 0, "_bwd");
+    snprintf(arguments, sizeof arguments, "check %s", path);
+    expect(arguments, 0, "in 2 kernels");
+    snprintf(arguments, sizeof arguments, "run %s", path);
+    expect(arguments, 0, "norm_between on ref");
+    unlink(path);
 }
 
 static void programs_check_and_run(void **state)
@@ -135,6 +158,8 @@ static void programs_check_and_run(void **state)
     expect("run --dtype f16 gemm_rms_rope", 0, "f16");
     expect("run --param cap=5,eps=1e-3 gemm_rms_lse", 0, "good");
     expect("emit gemm_rms_swiglu", 0, "silu");
+    expect("grad gemm_rms_swiglu", 0, "Z.T @ H");
+    expect("grad --wrt W gemm", 0, "out dW : f32[N, K] +=");
     expect("explain --dims M=64,N=64,K=64 gemm", 0, "products");
 }
 
@@ -311,6 +336,7 @@ int main(void)
         cmocka_unit_test(bad_usage_is_status_2_and_says_what_to_do),
         cmocka_unit_test(failures_are_status_1),
         cmocka_unit_test(programs_check_and_run),
+        cmocka_unit_test(blocks_become_programs),
         cmocka_unit_test(json_output_is_an_object_a_line),
         cmocka_unit_test(every_program_in_the_documentation_checks_and_runs),
     };
