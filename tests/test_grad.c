@@ -261,8 +261,8 @@ static bool derive(struct check *c, const struct graph *program, const char *sav
             part[count++] = c->backward.graph[i];
         else
             part[0] = c->backward.graph[i];
-    c->joined = chain_join(part, count, &why);
-    c->alone = c->joined ? chain_join(part, 1, &why) : NULL;
+    c->joined = chain_join(part, count, NULL, &why);
+    c->alone = c->joined ? chain_join(part, 1, NULL, &why) : NULL;
     return (c->joined && c->alone) || complain(c, "programs do not fit together", why.reason);
 }
 

@@ -49,8 +49,7 @@ static void find_sinks(struct crossing *x, int p)
     while (top > 0) {
         int n = cutting->stack[--top];
         const struct node *node = &graph->node[n];
-        bool picked_here = node->op == OP_PICK && cutting->value[n].piece == p;
-        if (!is_own(cutting, p, n) && !picked_here) {
+        if (!is_own(cutting, p, n) && cutting->value[n].piece != p) {
             x->sink[n] = true;
             if (cutting->piece[p].key < x->before[n])
                 x->before[n] = cutting->piece[p].key;
@@ -77,7 +76,10 @@ static bool add_to_network(struct crossing *x, int n)
     const struct graph *graph = cutting->graph;
     const struct node *node = &graph->node[n];
     bool late = cutting->time[n] < 0 || cutting->time[n] % PERIOD != 0;
-    long cost = cutting->value[n].piece >= 0 ? 1 : stored_elements(graph, n) * (late && node->shape.rank == 2 ? 64 : 1);
+    const struct place *place = &cutting->value[n];
+    long cost = stored_elements(graph, n) * (late && node->shape.rank == 2 ? 64 : 1);
+    if (place->piece >= 0) /* stored already: for those that run later */
+        cost = cutting->piece[place->piece].key < x->before[n] ? 1 : UNLIMITED;
     if (ends_walk(cutting, n))
         return true;
     bool made = network_vertex(&x->network, n, cost < UNLIMITED ? cost : UNLIMITED);
@@ -93,11 +95,22 @@ static bool add_to_network(struct crossing *x, int n)
     return made;
 }
 
+/* The first program that reads a value, or one computed from it there. */
+static void find_first_readers(struct crossing *x)
+{
+    const struct graph *graph = x->cutting->graph;
+    for (int n = graph->node_count - 1; n >= 0; n--)
+        for (int k = 0; k < graph->node[n].input_count && !ends_walk(x->cutting, n) && !starts_walk(x->cutting, n); k++)
+            if (x->before[n] < x->before[graph->node[n].input[k]])
+                x->before[graph->node[n].input[k]] = x->before[n];
+}
+
 static int find_cut(struct crossing *x, bool *chosen)
 {
     struct cutting *cutting = x->cutting;
     bool made = true;
     x->top = 0;
+    find_first_readers(x);
     for (int n = 0; n < cutting->graph->node_count && made; n++) {
         if (!x->sink[n])
             continue;

@@ -66,6 +66,7 @@ coda_status cut_graph(const struct graph *graph, const struct graph *origin, con
 
 /* Steps, each in a file of its own. All set cutting->why and return false on failure. */
 bool find_moments(struct cutting *cutting);                       /* moments.c: groups products, times every node */
+bool time_nodes(struct cutting *cutting);                         /* again, after runs were placed */
 bool place_stores(struct cutting *cutting);                       /* stores.c: what is stored in any case, and where */
 bool place_value(struct cutting *cutting, int node, moment last); /* last: when a program may store it at the latest */
 bool place_crossings(struct cutting *cutting); /* crossing.c: values that an epilogue needs from another */

@@ -136,7 +136,7 @@ static int defer_product(struct rewriting *w, int left, int right, struct report
     keep_name(w, matrix, left);
     report_line(report, "deferred scale: rows are scaled behind the product, not before it");
     report_statement(report, w->graph, left);
-    report_line(report, "    saves 1 kernel that reads and writes a matrix once more");
+    report_saving(report, w->graph, left);
     if (vectors > 0)
         report_line(report,
                     "deferred mean: what is one value a row times one a column needs a sum over the weight only");

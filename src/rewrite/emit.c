@@ -221,6 +221,12 @@ struct graph *emit_piece(struct cutting *cutting, int p)
     return graph;
 }
 
+static bool is_matrix(const struct shape *shape)
+{
+    return shape->rank == 2 && shape->dim[0].form == DIM_WHOLE &&
+           (shape->dim[1].form != DIM_RUNS || is_pair_dim(&shape->dim[1]));
+}
+
 /* <stem>_<an out> */
 bool name_piece(struct cutting *cutting, int p, const char *stem, struct graph *graph)
 {
@@ -228,7 +234,7 @@ bool name_piece(struct cutting *cutting, int p, const char *stem, struct graph *
     const char *out = "";
     for (int matrices = 0; matrices < 2; matrices++) /* the first matrix, if there is one */
         for (int o = graph->operand_count - 1; o >= 0; o--)
-            if (graph->operand[o].role != CODA_IN && (!matrices || graph->operand[o].shape.rank == 2))
+            if (graph->operand[o].role != CODA_IN && (!matrices || is_matrix(&graph->operand[o].shape)))
                 out = graph->operand[o].name;
     snprintf(name, sizeof name, "%.90s_%.90s", stem, out);
     (void)p;

@@ -121,6 +121,10 @@ static void time_node(struct cutting *cutting, int n)
     for (int k = 0; k < node->input_count; k++)
         if (cutting->time[node->input[k]] > time)
             time = cutting->time[node->input[k]];
+    /* The runs of a reduction may be stored by a later program than the first that could. */
+    const struct place *runs = is_whole_reduction_of_value(graph, n) ? runs_of(cutting, n) : NULL;
+    if (runs != NULL && runs->piece >= 0 && cutting->piece[runs->piece].key > time)
+        time = cutting->piece[runs->piece].key;
     if (time % PERIOD == PERIOD - 1)
         refuse(&cutting->why, CODA_UNSUPPORTED, "Split the block.", "a chain of %d reductions over whole rows", PERIOD);
     cutting->time[n] = time + (is_whole_reduction_of_value(graph, n) ||
@@ -143,17 +147,20 @@ static moment first_need(const struct cutting *cutting, int n)
     return first;
 }
 
-bool find_moments(struct cutting *cutting)
+bool time_nodes(struct cutting *cutting)
 {
     const struct graph *graph = cutting->graph;
-    for (int n = 0; n < graph->node_count; n++)
-        cutting->group[n] = -1;
-    if (!group_products(cutting))
-        return false;
     for (int n = 0; n < graph->node_count; n++)
         if (cutting->users.used[n])
             time_node(cutting, n);
     for (int n = graph->node_count - 1; n >= 0; n--)
         cutting->need[n] = first_need(cutting, n);
     return cutting->why.status == CODA_OK;
+}
+
+bool find_moments(struct cutting *cutting)
+{
+    for (int n = 0; n < cutting->graph->node_count; n++)
+        cutting->group[n] = -1;
+    return group_products(cutting) && time_nodes(cutting);
 }

@@ -222,8 +222,10 @@ static int keep_term(struct moving *m, const struct term *term, int axis)
     struct term along, others;
     struct builder *b = m->w.b;
     split_axis(b->graph, term, axis, &along, &others);
-    if (!has_matrix(b->graph, &along))
+    if (along.count > 0 && !has_matrix(b->graph, &along))
         return -1;
+    if (along.count == 0) /* the same in every column */
+        return build_binary(b, OP_MUL, build_size(b, axis), signed_term(b, &others));
     int sum = build_reduce(b, OP_SUM, build_term(b, NULL, &along), axis, no_run());
     return build_binary(b, OP_MUL, sum, signed_term(b, &others));
 }
@@ -261,7 +263,7 @@ static int move_sum(struct moving *m, int n)
         m->report,
         "moved dot product: a sum along a row of a product is taken on its other side, <A, B @ W> = <A @ W.T, B>");
     report_statement(m->report, m->w.graph, n);
-    report_line(m->report, "    saves the wait for a whole row: 1 kernel that reads and writes a matrix once more");
+    report_saving(m->report, m->w.graph, node.input[0]);
     return total;
 }
 

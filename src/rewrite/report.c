@@ -39,7 +39,15 @@ void report_statement(struct report *report, const struct graph *graph, int node
     if (report == NULL)
         return;
     print_expression(graph, node, text, sizeof text);
-    report_line(report, "    %.60s%s%.200s", name != NULL ? name : "", name != NULL ? ": " : "", text);
+    report_line(report, "    %.60s%s%.200s%s", name != NULL ? name : "", name != NULL ? ": " : "", text,
+                strlen(text) > 200 ? ".." : "");
+}
+
+void report_saving(struct report *report, const struct graph *graph, int node)
+{
+    char shape[160];
+    shape_print(graph, &graph->node[node].shape, shape, sizeof shape);
+    report_line(report, "    saves 1 kernel, a write and a read of %s", shape);
 }
 
 void report_free(struct report *report)

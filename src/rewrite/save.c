@@ -1,5 +1,6 @@
 #include "rewrite/save.h"
 #include "rewrite/cut.h"
+#include "rewrite/expand.h"
 #include "rewrite/mincut.h"
 #include "rewrite/users.h"
 
@@ -16,6 +17,7 @@ struct choice {
     bool *visited;
     int *stack;
     struct network network;
+    struct levels levels;
 };
 
 static bool is_leaf(const struct node *node)
@@ -136,6 +138,22 @@ long stored_elements(const struct graph *graph, int n)
     return 2 * count + (node->name == NULL); /* of equal ones, those that have a name */
 }
 
+/* A matrix that a later product's epilogue reads is stored by the forward in any case; one that waits for a row is not
+ * computed as a whole by it. */
+static long cost(const struct choice *c, int n)
+{
+    long elements = stored_elements(c->s->graph, n);
+    if (elements == UNLIMITED || c->s->graph->node[n].shape.rank < 2)
+        return elements;
+    for (int i = c->users.begin[n]; i < c->users.begin[n + 1]; i++) {
+        int u = c->users.user[i].node;
+        bool crosses = c->s->forward[u] && c->levels.level[u] / 2 > c->levels.level[n] / 2;
+        if (crosses && c->s->graph->node[u].op != OP_GEMM && !is_late(&c->levels, n))
+            return elements / 4 * 3;
+    }
+    return is_late(&c->levels, n) ? elements / 4 * 5 : elements;
+}
+
 static bool push(struct choice *c, int *top, int n)
 {
     if (!c->visited[n])
@@ -151,10 +169,10 @@ static bool visit(struct choice *c, int n, int *top)
     if (in_memory(c, n) || !c->source[n])
         return true;
     if (graph->node[n].shape.rank == 2 && c->s->inverse[n] < 0)
-        find_inverse(c, n, graph->node[n].op == OP_GEMM, 0);
+        find_inverse(c, n, graph->node[n].op == OP_GEMM && c->needed[n], 0);
     if (in_memory(c, n))
         return true;
-    bool made = network_vertex(&c->network, n, stored_elements(graph, n));
+    bool made = network_vertex(&c->network, n, cost(c, n));
     if (c->s->inverse[n] < 0 && runs_once(graph, &graph->node[n]))
         return made && network_source(&c->network, n);
     int count = recipe(c, n, from);
@@ -203,7 +221,7 @@ coda_status choose_saved(struct saving *s, struct complaint *why)
     c.visited = calloc(count, sizeof *c.visited);
     c.stack = calloc(count, sizeof *c.stack);
     if (!c.needed || !c.source || !c.visited || !c.stack || !users_open(&c.users, graph, false) ||
-        !network_open(&c.network, graph->node_count)) {
+        !network_open(&c.network, graph->node_count) || !levels_extend(&c.levels, graph)) {
         refuse(why, CODA_MEMORY, "", "no memory to choose what the backward keeps");
         goto done;
     }
@@ -217,6 +235,7 @@ coda_status choose_saved(struct saving *s, struct complaint *why)
 done:
     users_close(&c.users);
     network_close(&c.network);
+    levels_free(&c.levels);
     free(c.needed);
     free(c.source);
     free(c.visited);

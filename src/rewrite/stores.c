@@ -55,22 +55,42 @@ static moment computed_at(const struct cutting *cutting, int n)
 
 /* ---------------------------------------------------------------- the program that stores a value */
 
-/* Adds what each group of products shares with the recomputation of n: its tile and vector operands. */
+/* Counts, for each group of products, the operand as one that its epilogue reads: directly, or in a value of operands.
+ */
+static void score_operand(const struct cutting *cutting, int operand, int *stack, long *score)
+{
+    const struct graph *graph = cutting->graph;
+    long weight = graph->node[operand].shape.rank == 2 ? 4 : 1;
+    int top = 0, walked = 0;
+    stack[top++] = operand;
+    while (top > 0 && walked++ < HOST_WALK) {
+        int n = stack[--top];
+        for (int i = cutting->users.begin[n]; i < cutting->users.begin[n + 1]; i++) {
+            int u = cutting->users.user[i].node;
+            moment at = cutting->time[u];
+            if (cutting->group[u] >= 0)
+                continue;
+            if (at >= 0 && at % PERIOD == 0)
+                score[at / PERIOD] += weight;
+            else if (at == BOUNDARY && top < HOST_WALK)
+                stack[top++] = u;
+        }
+    }
+}
+
+/* Adds what each group of products shares with the computation of n: its matrix and vector operands. */
 static bool score_hosts(const struct cutting *cutting, int root, long *score)
 {
     const struct graph *graph = cutting->graph;
-    int *stack = malloc((HOST_WALK + MAX_INPUTS) * sizeof *stack), top = 0, walked = 0;
+    int *stack = malloc(2 * (HOST_WALK + MAX_INPUTS) * sizeof *stack), top = 0, walked = 0;
     if (stack == NULL)
         return false;
     stack[top++] = root;
     while (top > 0 && walked++ < HOST_WALK) {
         int n = stack[--top];
         const struct node *node = &graph->node[n];
-        for (int i = cutting->users.begin[n]; i < cutting->users.begin[n + 1]; i++) {
-            moment at = cutting->time[cutting->users.user[i].node];
-            if (at >= 0 && at % PERIOD == 0 && node->op != OP_NUMBER && node->op != OP_SIZE)
-                score[at / PERIOD] += node->shape.rank == 2 ? 4 : 1;
-        }
+        if (node->op == OP_IN || cutting->time[n] > BOUNDARY)
+            score_operand(cutting, n, stack + HOST_WALK + MAX_INPUTS, score);
         for (int k = 0; k < node->input_count && top < HOST_WALK && cutting->group[n] < 0; k++)
             stack[top++] = node->input[k];
     }
@@ -127,7 +147,7 @@ static int refuse_pass(struct cutting *cutting, int n)
            "elementwise pass "
            "(`--allow-passes`).",
            "%s needs a whole row of %s: `%.120s` is known only when every tile of the row is done", value, row, text);
-    return false;
+    return -1;
 }
 
 /* The piece that computes n, a value of this shape known `from` then and needed at `last`; -1 with why set. */
@@ -144,7 +164,7 @@ static int host_of(struct cutting *cutting, int n, const struct shape *shape, mo
         return refuse(&cutting->why, CODA_MEMORY, "", "no memory to place a value");
     if (host >= 0)
         return host;
-    bool extra = from > BOUNDARY && shape->rank == 2;
+    bool extra = from >= 0 && shape->rank == 2; /* not one that runs before all products */
     if (extra && !cutting->allow_passes)
         return refuse_pass(cutting, n);
     if (!add_piece(cutting, from, false, shape->dim[0].axis, shape->rank == 2 ? shape->dim[1].axis : -1))
@@ -281,16 +301,18 @@ bool place_stores(struct cutting *cutting)
 {
     const struct graph *graph = cutting->graph;
     bool placed = true;
-    for (int n = 0; n < graph->node_count && placed; n++)
+    for (int n = 0; n < graph->node_count && placed; n++) {
+        if (!cutting->users.used[n] || !is_whole_reduction_of_value(graph, n))
+            continue;
+        placed = place_runs(cutting, n, cutting->need[n] - 1);
+        if (placed && cutting->piece[runs_of(cutting, n)->piece].key >= cutting->time[n])
+            placed = time_nodes(cutting);
+    }
+    for (int n = 0; n < graph->node_count && placed; n++) {
         if (cutting->users.used[n] && graph->node[n].op == OP_GEMM)
             placed = place_operands(cutting, n);
-    for (int n = 0; n < graph->node_count && placed; n++) {
-        if (!cutting->users.used[n])
-            continue;
-        if (is_whole_reduction_of_value(graph, n))
-            placed = place_runs(cutting, n, cutting->need[n] - 1);
-        else if (graph->node[n].op == OP_PICK)
-            placed = place_value(cutting, n, NEVER);
+        if (cutting->users.used[n] && graph->node[n].op == OP_PICK)
+            placed = placed && place_value(cutting, n, NEVER);
     }
     for (int o = 0; o < graph->operand_count && placed; o++)
         if (graph->operand[o].role != CODA_IN)

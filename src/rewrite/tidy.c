@@ -136,56 +136,76 @@ static bool count_pairs(struct tidying *t)
 /* ---------------------------------------------------------------- reductions */
 
 /* Rotations are orthogonal: sum of rope(x) rope(y) over whole rows = sum of x y. */
-static void drop_rotations(const struct graph *graph, struct term *term, int axis)
+static bool drop_rotations(const struct graph *graph, struct term *term, int axis)
 {
     if (term->count == 0 || term->count > 2)
-        return;
+        return false;
     const struct node *p = &graph->node[term->factor[0].node], *q = &graph->node[term->factor[term->count - 1].node];
     int powers = term->factor[0].exponent + (term->count == 2 ? term->factor[1].exponent : 0);
     if (p->op != OP_ROPE || q->op != OP_ROPE || powers != 2 || term->factor[0].exponent < 1 ||
         p->input[1] != q->input[1] || p->input[2] != q->input[2] || p->rope_pairs != q->rope_pairs ||
         p->rope_inverse != q->rope_inverse || !dim_equal(&p->rope_cols, &q->rope_cols) || p->shape.dim[1].axis != axis)
-        return;
+        return false;
     int x = p->input[0], y = q->input[0];
     double coefficient = term->coefficient;
     term_start(term);
     term->coefficient = coefficient;
     term_multiply(graph, term, x, 1, -1);
     term_multiply(graph, term, y, 1, -1);
+    return true;
 }
 
-/* sum(r x, N) = r sum(x, N) where r does not vary along N. */
+/* Splits a term in factors that vary along the axis and those that do not, which take the coefficient. */
+static void split_along(const struct graph *graph, const struct term *all, int axis, struct term *inside,
+                        struct term *outside)
+{
+    *inside = *all;
+    term_start(outside);
+    for (int i = 0; i < all->count; i++) {
+        const struct factor *f = &all->factor[i];
+        if (has_axis(&graph->node[f->node].shape, axis))
+            continue;
+        term_remove(inside, f->node, f->exponent);
+        term_multiply(graph, outside, f->node, f->exponent, -1);
+    }
+    outside->coefficient *= inside->coefficient;
+    inside->coefficient = 1;
+}
+
+/* The place of x in where(c, x, 0) or where(c, 0, x); 0: the node is neither. */
+static int masked_place(const struct graph *graph, int node)
+{
+    const struct node *n = &graph->node[node];
+    if (n->op != OP_WHERE)
+        return 0;
+    return is_number(graph, n->input[2], 0) ? 1 : is_number(graph, n->input[1], 0) ? 2 : 0;
+}
+
+/* sum(r x, N) = r sum(x, N) where r does not vary along N; also under a mask. */
 static int build_sum_over(struct tidying *t, const struct node *node, int x)
 {
     struct builder *b = &t->b;
-    struct term inside, outside;
+    struct term all, inside, outside;
     if (x < 0 || b->graph->node[x].shape.rank < 2)
         return build_reduce(b, OP_SUM, x, node->axis, node->run);
-    term_start(&outside);
-    term_start(&inside);
-    term_multiply(b->graph, &inside, x, 1, -1);
-    term_expand(b->graph, &inside);
-    struct term all = inside;
-    for (int i = 0; i < all.count && !all.full; i++) {
-        const struct factor *f = &all.factor[i];
-        if (has_axis(&b->graph->node[f->node].shape, node->axis))
-            continue;
-        term_remove(&inside, f->node, f->exponent);
-        term_multiply(b->graph, &outside, f->node, f->exponent, -1);
-    }
-    int before = inside.count;
-    if (is_whole_run(node->run))
-        drop_rotations(b->graph, &inside, node->axis);
+    int place = masked_place(b->graph, x), inner = place ? b->graph->node[x].input[place] : x;
+    term_start(&all);
+    term_multiply(b->graph, &all, inner, 1, -1);
+    term_expand(b->graph, &all);
+    split_along(b->graph, &all, node->axis, &inside, &outside);
+    bool rotated = !place && is_whole_run(node->run) && drop_rotations(b->graph, &inside, node->axis);
     outside.coefficient *= inside.coefficient;
     inside.coefficient = 1;
-    int rest = build_term(b, NULL, &inside);
-    bool kept = rest >= 0 && shape_equal(&b->graph->node[rest].shape, &b->graph->node[x].shape);
-    if (!kept || all.full ||
-        (outside.count == 0 && outside.coefficient == 1 && before == inside.count && inside.count == all.count &&
-         b->graph->node[x].op != OP_MUL))
+    if (all.full || (outside.count == 0 && outside.coefficient == 1 && !rotated))
         return build_reduce(b, OP_SUM, x, node->axis, node->run);
-    if (outside.count == 0 && outside.coefficient == 1 && terms_alike(&inside, &all))
-        rest = x;
+    int rest = build_term(b, NULL, &inside);
+    if (place && rest >= 0) {
+        const struct node mask = b->graph->node[x];
+        int zero = build_number(b, 0);
+        rest = place == 1 ? build_where(b, mask.input[0], rest, zero) : build_where(b, mask.input[0], zero, rest);
+    }
+    if (rest < 0 || !shape_equal(&b->graph->node[rest].shape, &b->graph->node[x].shape))
+        return build_reduce(b, OP_SUM, x, node->axis, node->run);
     term_multiply(b->graph, &outside, build_reduce(b, OP_SUM, rest, node->axis, node->run), 1, -1);
     int made = build_term(b, NULL, &outside);
     return outside.coefficient < 0 ? build_negative(b, made) : made;

@@ -16,7 +16,7 @@ struct vectors {
 static int runs_of_sum(struct vectors *v, const struct node *sum, int *axis)
 {
     const struct shape *shape = &v->graph->node[sum->input[0]].shape;
-    if ((*axis >= 0 && *axis != sum->axis) || shape->rank != 2 || is_late(&v->levels, sum->input[0]))
+    if ((*axis >= 0 && *axis != sum->axis) || shape->rank != 2)
         return -1;
     *axis = sum->axis;
     int position = shape->dim[0].axis == sum->axis ? 0 : 1;

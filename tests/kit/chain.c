@@ -14,6 +14,7 @@ enum { MAX_STORED = 4096 };
 
 struct joining {
     struct builder b;
+    const struct graph *wanted;
     int stored_count;
     struct {
         const char *name;
@@ -80,6 +81,12 @@ static int join_node(struct joining *j, const struct graph *program, int n, cons
     return build_like(&j->b, program, n, input);
 }
 
+static bool is_wanted(const struct joining *j, const char *name)
+{
+    int o = j->wanted ? graph_find_operand(j->wanted, name) : 0;
+    return !j->wanted || (o >= 0 && j->wanted->operand[o].role != CODA_IN);
+}
+
 static void join_program(struct joining *j, const struct graph *program)
 {
     struct graph *moved = with_axes(j, program);
@@ -90,7 +97,8 @@ static void join_program(struct joining *j, const struct graph *program)
         const struct operand *out = &program->operand[o];
         if (out->role == CODA_IN)
             continue;
-        build_out(&j->b, out->name, CODA_OUT, CODA_F32, made[out->node]);
+        if (is_wanted(j, out->name))
+            build_out(&j->b, out->name, CODA_OUT, CODA_F32, made[out->node]);
         j->stored[j->stored_count].name = out->name;
         j->stored[j->stored_count++].node = made[out->node];
     }
@@ -98,10 +106,13 @@ static void join_program(struct joining *j, const struct graph *program)
     free(made);
 }
 
-struct graph *chain_join(const struct graph *const *program, int count, struct complaint *why)
+struct graph *chain_join(const struct graph *const *program, int count, const struct graph *wanted,
+                         struct complaint *why)
 {
     struct graph empty = {.name = (char[]){"joined"}};
     struct joining *j = calloc(1, sizeof *j);
+    if (j)
+        j->wanted = wanted;
     if (j && builder_open(&j->b, &empty, "joined", true))
         for (int i = 0; i < count && !builder_failed(&j->b); i++)
             join_program(j, program[i]);

@@ -5,9 +5,10 @@
 #include "lang/lang.h"
 #include <stdbool.h>
 
-/* Joins the programs, in order, by the names of their operands: an `in` that an earlier out gave is that value. All
- * outs stay outs. NULL, with *why, where they do not fit together. */
-struct graph *chain_join(const struct graph *const *program, int count, struct complaint *why);
+/* Joins the programs, in order, by the names of their operands: an `in` that an earlier out gave is that value. Outs
+ * stay outs if `wanted` (NULL: all) has an out of the name. NULL, with *why, where they do not fit together. */
+struct graph *chain_join(const struct graph *const *program, int count, const struct graph *wanted,
+                         struct complaint *why);
 
 /* Elements of one operand in double, rows end to end. */
 struct chain_operand {
