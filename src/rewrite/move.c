@@ -22,14 +22,16 @@ static bool is_algebra(enum op op)
     return op == OP_ADD || op == OP_SUB || op == OP_MUL || op == OP_DIV || op == OP_NEG || op == OP_BROADCAST;
 }
 
-/* Values that the forward stores stay whole; only its scales, and sums that wait for a row, are opened. */
+/* Values that the forward stores stay whole; only its scales, and shifts by what waits for a row, are opened. */
 static bool opens(const struct moving *m, int n)
 {
     const struct node *node = &m->w.graph->node[n];
     if (!is_algebra(node->op) || node->shape.rank < 2)
         return false;
-    bool sum = node->op == OP_ADD || node->op == OP_SUB;
-    return !sum || !m->forward[n] || is_late(&m->w.before, n);
+    if ((node->op != OP_ADD && node->op != OP_SUB) || !m->forward[n])
+        return true;
+    bool shifted = m->w.graph->node[node->input[0]].shape.rank < 2 || m->w.graph->node[node->input[1]].shape.rank < 2;
+    return shifted && is_late(&m->w.before, n); /* x - mean(x) */
 }
 
 static bool open_value(struct moving *m, int n, double sign, int depth, struct sum *sum);
