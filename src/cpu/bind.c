@@ -46,12 +46,29 @@ static void decide_guards(struct cpu_kernel *k)
     }
 }
 
-void cpu_bind_launch(struct cpu_kernel *k, const struct launch *launch)
+/* Are the outs so large that little of them would still be in a cache when it is read? */
+static bool outs_are_large(const struct graph *graph, const struct launch *launch, const struct machine *machine)
+{
+    enum { MOST = 32 << 20 }; /* a share of a large cache at best */
+    int64_t bytes = 0, cache = machine->level3 < MOST ? machine->level3 : MOST;
+    for (int i = 0; i < graph->operand_count; i++) {
+        const coda_tensor *t = &launch->operand[i];
+        if (graph->operand[i].role == CODA_OUT && t->rank == 2)
+            bytes += t->shape[0] * t->shape[1] * (int64_t)coda_dtype_size(t->dtype);
+    }
+    return bytes > cache / 4;
+}
+
+void cpu_bind_launch(struct cpu_kernel *k, const struct launch *launch, const struct machine *machine)
 {
     struct bound_step *next = k->bound;
     cpu_evaluate_uniforms(k, launch);
     decide_guards(k);
-    k->binding = (struct binding){.plan = &k->plan, .launch = launch, .active = k->active, .uniforms = k->uniforms};
+    k->binding = (struct binding){.plan = &k->plan,
+                                  .launch = launch,
+                                  .active = k->active,
+                                  .uniforms = k->uniforms,
+                                  .stream = outs_are_large(k->plan.graph, launch, machine)};
     for (int p = 0; p < PHASE_COUNT; p++)
         for (int l = 0; l < LIST_COUNT; l++) {
             const struct step_list *list = &k->plan.phase[p].list[l];

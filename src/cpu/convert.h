@@ -246,4 +246,58 @@ ROW_CONVERTERS(e4m3, 1)
 ROW_CONVERTERS(e5m2, 1)
 ROW_CONVERTERS(i32, 4)
 
+/* ---------------------------------------------------------------- past the caches
+ * For outs that are too large to stay in a cache until they are read: no line is fetched only to be overwritten. Whole
+ * lines alone; a row that begins or ends inside one is stored as usual. */
+
+#if defined(LANES_AVX512) || defined(LANES_AVX2)
+enum { LINE = 64 };
+
+INLINE void stream_line_f32(char *to, const float *from)
+{
+    for (int j = 0; j < 16; j += 8)
+        _mm256_stream_ps((float *)(to + 4 * j), _mm256_loadu_ps(from + j));
+}
+
+/* Sixteen bf16 in one vector. */
+INLINE __m256i sixteen_bf16(const float *from)
+{
+#if defined(LANES_AVX512)
+    return _mm512_cvtepi32_epi16((__m512i)bits_bf16(lanes_load(from)));
+#else
+    words low = bits_bf16(lanes_load(from)), high = bits_bf16(lanes_load(from + 8));
+    return _mm256_permute4x64_epi64(_mm256_packus_epi32((__m256i)low, (__m256i)high), 0xd8);
+#endif
+}
+
+INLINE void stream_line_bf16(char *to, const float *from)
+{
+    _mm256_stream_si256((__m256i *)to, sixteen_bf16(from));
+    _mm256_stream_si256((__m256i *)(to + 32), sixteen_bf16(from + 16));
+}
+
+#define ROW_STREAMER(type, size)                                                                                       \
+    static void stream_row_##type(void *to, const float *from, int64_t count)                                          \
+    {                                                                                                                  \
+        const int64_t step = LINE / (size), whole = (uintptr_t)to % LINE ? 0 : count / step * step;                    \
+        for (int64_t j = 0; j < whole; j += step)                                                                      \
+            stream_line_##type((char *)to + j * (size), from + j);                                                     \
+        store_row_##type((char *)to + whole * (size), from + whole, count - whole);                                    \
+    }
+ROW_STREAMER(f32, 4)
+ROW_STREAMER(bf16, 2)
+
+static void stream_end(void)
+{
+    _mm_sfence();
+}
+#else
+#define stream_row_f32  store_row_f32
+#define stream_row_bf16 store_row_bf16
+
+static void stream_end(void)
+{
+}
+#endif
+
 #endif

@@ -104,7 +104,7 @@ coda_status cpu_choose_instruction_set(const struct machine *machine, const stru
                                        coda_error *error);
 
 /* Evaluates the program's uniform values and decides guards and alternatives (bind.c). */
-void cpu_bind_launch(struct cpu_kernel *k, const struct launch *launch);
+void cpu_bind_launch(struct cpu_kernel *k, const struct launch *launch, const struct machine *machine);
 /* In double: kernel->uniform_value and, in f32, kernel->uniforms (uniforms.c). */
 void cpu_evaluate_uniforms(struct cpu_kernel *k, const struct launch *launch);
 /* Refuses an id or position without a row (check.c). */

@@ -173,7 +173,7 @@ static coda_status cpu_launch(coda_kernel *kernel, const struct launch *launch, 
     if (status != CODA_OK)
         return status;
     pthread_mutex_lock(&state->lock);
-    cpu_bind_launch(k, launch);
+    cpu_bind_launch(k, launch, &state->machine);
     if (k->plan.phase[PHASE_TILES].used && k->gemm.microkernel)
         cpu_gemm_launch(kernel);
     else if (k->plan.phase[PHASE_TILES].used)

@@ -69,13 +69,13 @@ static int64_t axis_size(const struct binding *binding, int axis)
     return axis < 0 ? 1 : binding->launch->size[axis];
 }
 
-void cpu_frame_run(struct frame *frame, enum phase phase, int64_t row, int64_t column, float *accumulators)
+/* Moves the frame to the tile at (row, column). */
+static void place_frame(struct frame *frame, int64_t row, int64_t column)
 {
     const struct binding *binding = frame->binding;
     const struct plan *plan = binding->plan;
     int64_t rows = axis_size(binding, plan->form->row_axis) - row;
     int64_t columns = axis_size(binding, plan->form->column_axis) - column;
-    frame->base[IN_ACCUMULATORS] = accumulators;
     frame->row = row;
     frame->column = column;
     frame->rows = rows < plan->tile_rows ? (int)rows : plan->tile_rows;
@@ -86,7 +86,14 @@ void cpu_frame_run(struct frame *frame, enum phase phase, int64_t row, int64_t c
         frame->width[i] = (int)in_form(&plan->width[i], frame->columns, true);
         frame->start[i] = in_form(&plan->width[i], column, false);
     }
-    const struct bound_list *list = binding->list[phase];
+}
+
+void cpu_frame_run(struct frame *frame, enum phase phase, int64_t row, int64_t column, float *accumulators)
+{
+    const struct plan *plan = frame->binding->plan;
+    const struct bound_list *list = frame->binding->list[phase];
+    place_frame(frame, row, column);
+    frame->base[IN_ACCUMULATORS] = accumulators;
     run_list(frame, &list[LIST_ROWS]);
     run_list(frame, &list[LIST_COLUMNS]);
     for (int pass = 0; pass < plan->passes; pass++) {
@@ -94,4 +101,55 @@ void cpu_frame_run(struct frame *frame, enum phase phase, int64_t row, int64_t c
         run_blocks(frame, &list[LIST_TILE + pass]);
     }
     run_list(frame, &list[LIST_BANDS + plan->passes]);
+    if (frame->binding->stream)
+        plan->isa->stream_end();
+}
+
+/* ---------------------------------------------------------------- ahead of a tile */
+
+/* Outs that pass by the caches need no fetching. */
+static bool is_fetched(const struct binding *binding, const struct step *step)
+{
+    if (step->run == cpu_step_load)
+        return true;
+    return step->run == cpu_step_store && (step->flag || !binding->stream || !binding->plan->isa->stream[step->dtype]);
+}
+
+void cpu_ahead_create(struct ahead *ahead, struct frame *frame, enum phase phase, int64_t row, int64_t column)
+{
+    const struct binding *binding = frame->binding;
+    ahead->count = ahead->item = 0;
+    ahead->row = ahead->byte = ahead->lines = 0;
+    place_frame(frame, row, column);
+    for (int pass = 0; pass < binding->plan->passes; pass++) {
+        const struct bound_list *list = &binding->list[phase][LIST_TILE + pass];
+        for (int i = 0; i < list->count && ahead->count < MAX_OPERANDS; i++) {
+            const struct step *step = list->step[i].step;
+            if (!is_fetched(binding, step))
+                continue;
+            int64_t stride, bytes = frame->width[step->form] * (int64_t)coda_dtype_size(step->dtype);
+            const char *at = cpu_step_memory(frame, step, &stride);
+            ahead->part[ahead->count].at = at;
+            ahead->part[ahead->count].stride = stride;
+            ahead->part[ahead->count].bytes = bytes;
+            ahead->part[ahead->count++].rows = frame->rows;
+            ahead->lines += frame->rows * ((bytes + 63) / 64);
+        }
+    }
+}
+
+void cpu_ahead_fetch(struct ahead *ahead, int64_t lines)
+{
+    for (; lines > 0 && ahead->item < ahead->count; lines--) {
+        __builtin_prefetch(ahead->part[ahead->item].at + ahead->row * ahead->part[ahead->item].stride + ahead->byte, 0,
+                           2);
+        ahead->byte += 64;
+        if (ahead->byte < ahead->part[ahead->item].bytes)
+            continue;
+        ahead->byte = 0;
+        if (++ahead->row == ahead->part[ahead->item].rows) {
+            ahead->row = 0;
+            ahead->item++;
+        }
+    }
 }

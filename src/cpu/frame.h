@@ -28,6 +28,7 @@ struct binding {
     const struct launch *launch;
     const bool *active; /* one a guard */
     const float *uniforms;
+    bool stream; /* outs of the tile pass by the caches */
     struct bound_list list[PHASE_COUNT][LIST_COUNT];
 };
 
@@ -52,6 +53,20 @@ int64_t cpu_frame_size(const struct plan *plan);
 void cpu_frame_create(struct frame *frame, const struct binding *binding, float *memory);
 /* Runs a phase on the tile at (row, column); accumulators: its products, NULL where there are none. */
 void cpu_frame_run(struct frame *frame, enum phase phase, int64_t row, int64_t column, float *accumulators);
+/* Where a step's rows of an operand begin, and the distance between them in bytes. */
+char *cpu_step_memory(const struct frame *frame, const struct step *step, int64_t *stride);
+
+/* Rows of memory that a tile is going to touch, fetched a few lines at a time while its products are multiplied out. */
+struct ahead {
+    int count, item; /* item, row, byte: what is fetched next */
+    int64_t row, byte, lines;
+    struct {
+        const char *at;
+        int64_t stride, bytes, rows;
+    } part[MAX_OPERANDS];
+};
+void cpu_ahead_create(struct ahead *ahead, struct frame *frame, enum phase phase, int64_t row, int64_t column);
+void cpu_ahead_fetch(struct ahead *ahead, int64_t lines);
 
 /* Steps (steps.c, steps_memory.c). */
 step_function cpu_step_rows, cpu_step_runs, cpu_step_rope, cpu_step_accumulate, cpu_step_finish, cpu_step_expand;

@@ -20,35 +20,55 @@ static int64_t count_of(int64_t size, int64_t part)
 
 /* ---------------------------------------------------------------- multiplying */
 
+enum { AHEAD_BLOCKS = 2 }; /* blocks of K during which the epilogue's operands are fetched */
+
+struct block_operands {
+    const char *left, *right;
+    int64_t depth, rows, columns;
+    float *c;
+    bool start;
+};
+
 /* Adds one block of K to the tile of one accumulator, panel by panel: a right panel stays in the first cache while the
- * left ones pass, and each of them brings a part of the next right panel nearer. */
-static void multiply_block(const struct gemm_run *run, const char *left, const char *right, int64_t depth, int64_t rows,
-                           int64_t columns, float *c, bool start)
+ * left ones pass, and each of them brings a part of the next right panel nearer, and `lines` of what the epilogue
+ * reads. */
+static void multiply_block(const struct gemm_run *run, const struct block_operands *block, struct ahead *ahead,
+                           int64_t lines)
 {
     const struct microkernel *micro = run->micro;
-    const int64_t step = count_of(depth, micro->depth) * micro->depth * (int64_t)coda_dtype_size(micro->packed);
-    const int64_t part = step * micro->columns / count_of(rows, micro->rows);
-    for (int64_t j = 0; j < columns; j += micro->columns) {
-        const char *next = right + (j + micro->columns) * step;
-        for (int64_t i = 0; i < rows; i += micro->rows, next += part)
-            micro->run(count_of(depth, micro->depth) * micro->depth, left + i * step, right + j * step,
-                       c + i * run->stride + j, run->stride, start, next);
+    const int64_t depth = count_of(block->depth, micro->depth) * micro->depth;
+    const int64_t step = depth * (int64_t)coda_dtype_size(micro->packed);
+    const int64_t part = step * micro->columns / count_of(block->rows, micro->rows);
+    for (int64_t j = 0; j < block->columns; j += micro->columns) {
+        const char *next = block->right + (j + micro->columns) * step;
+        for (int64_t i = 0; i < block->rows; i += micro->rows, next += part) {
+            cpu_ahead_fetch(ahead, lines);
+            micro->run(depth, block->left + i * step, block->right + j * step, block->c + i * run->stride + j,
+                       run->stride, block->start, next);
+        }
     }
 }
 
-static void multiply_tile(const struct gemm_run *run, int64_t row_tile, int64_t column_tile, float *accumulators)
+static void multiply_tile(const struct gemm_run *run, int64_t row_tile, int64_t column_tile, float *accumulators,
+                          struct ahead *ahead)
 {
-    int64_t rows = smaller(run->side[0].lines - row_tile * run->side[0].tile, run->side[0].tile);
-    int64_t columns = smaller(run->side[1].lines - column_tile * run->side[1].tile, run->side[1].tile);
+    const struct side *left = &run->side[0], *right = &run->side[1];
+    struct block_operands operands = {.rows = smaller(left->lines - row_tile * left->tile, left->tile),
+                                      .columns = smaller(right->lines - column_tile * right->tile, right->tile)};
+    const int64_t calls = count_of(operands.rows, run->micro->rows) * count_of(operands.columns, run->micro->columns);
     for (int64_t block = run->first_block; block < run->first_block + run->block_count; block++) {
         struct k_block at = cpu_gemm_block_at(run, block);
+        int64_t lines = block + AHEAD_BLOCKS >= run->total_blocks ? count_of(ahead->lines, calls * AHEAD_BLOCKS) : 0;
         for (int a = 0; a < run->accumulators; a++) {
             const struct product_operands *x = cpu_gemm_operands_at(run, a, at.place);
             if (!x || at.k >= x->depth)
                 continue;
-            multiply_block(run, cpu_gemm_packed(run, 0, row_tile, run->gemm->product[a][at.place].slot, block),
-                           cpu_gemm_packed(run, 1, column_tile, a, block), smaller(run->depth, x->depth - at.k), rows,
-                           columns, accumulators + a * run->accumulator_size, block == 0);
+            operands.left = cpu_gemm_packed(run, 0, row_tile, run->gemm->product[a][at.place].slot, block);
+            operands.right = cpu_gemm_packed(run, 1, column_tile, a, block);
+            operands.depth = smaller(run->depth, x->depth - at.k);
+            operands.c = accumulators + a * run->accumulator_size;
+            operands.start = block == 0;
+            multiply_block(run, &operands, ahead, lines);
         }
     }
 }
@@ -56,18 +76,19 @@ static void multiply_tile(const struct gemm_run *run, int64_t row_tile, int64_t 
 static void tile_task(struct tasks *tasks, int worker, int64_t task)
 {
     const struct gemm_run *run = (struct gemm_run *)tasks;
+    const struct side *left = &run->side[0], *right = &run->side[1];
     struct worker_memory memory = cpu_worker_memory(run->kernel, run->space, worker);
-    int64_t row = run->side[0].first + task % run->side[0].count,
-            column = run->side[1].first + task / run->side[0].count;
+    const int64_t row = left->first + task % left->count, column = right->first + task / left->count;
     float *accumulators = memory.accumulators;
+    struct frame frame;
+    struct ahead ahead;
     if (run->chunk < run->total_blocks)
         accumulators = run->partial + task * run->accumulators * run->accumulator_size;
-    multiply_tile(run, row, column, accumulators);
-    if (run->first_block + run->block_count < run->total_blocks)
-        return;
-    struct frame frame;
     cpu_frame_create(&frame, &run->kernel->binding, memory.frame);
-    cpu_frame_run(&frame, PHASE_TILES, row * run->side[0].tile, column * run->side[1].tile, accumulators);
+    cpu_ahead_create(&ahead, &frame, PHASE_TILES, row * left->tile, column * right->tile);
+    multiply_tile(run, row, column, accumulators, &ahead);
+    if (run->first_block + run->block_count == run->total_blocks)
+        cpu_frame_run(&frame, PHASE_TILES, row * left->tile, column * right->tile, accumulators);
 }
 
 /* ---------------------------------------------------------------- blocks of tiles */

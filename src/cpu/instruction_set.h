@@ -66,6 +66,8 @@ struct instruction_set {
     const struct microkernel *const *microkernels; /* best first, ends in NULL */
     load_function *load[DTYPE_COUNT];
     store_function *store[DTYPE_COUNT], *add[DTYPE_COUNT];
+    store_function *stream[DTYPE_COUNT]; /* past the caches; NULL: as usual */
+    void (*stream_end)(void);            /* before others may read what was streamed */
     rows_function *const (
         *elementwise)[SCALAR_MASKS];             /* [enum op][mask: bit k is set where input k is one value a row] */
     rows_function *const (*fused)[SCALAR_MASKS]; /* [enum fused][mask] */

@@ -34,6 +34,8 @@ const struct instruction_set ISA_TABLE = {
     .load = EVERY_TYPE(load_row),
     .store = EVERY_TYPE(store_row),
     .add = EVERY_TYPE(add_row),
+    .stream = {[CODA_F32] = stream_row_f32, [CODA_BF16] = stream_row_bf16},
+    .stream_end = stream_end,
     .elementwise = elementwise_table,
     .fused = fused_table,
     .copy = {rows_COPY_0, rows_COPY_1},

@@ -198,9 +198,9 @@ void cpu_step_rope(const struct frame *f, const struct bound_step *s)
 
 /* ---------------------------------------------------------------- memory */
 
-/* The first element that a step reads or writes, and the distance of rows in bytes. */
-static char *tile_of(const struct frame *f, const struct step *step, const coda_tensor *t, int64_t *stride)
+char *cpu_step_memory(const struct frame *f, const struct step *step, int64_t *stride)
 {
+    const coda_tensor *t = operand_of(f, step->operand);
     int64_t size = (int64_t)coda_dtype_size(t->dtype);
     *stride = row_stride(t) * size;
     switch (step->site) {
@@ -215,6 +215,25 @@ static char *tile_of(const struct frame *f, const struct step *step, const coda_
     }
 }
 
+/* Brings the rows of the next block nearer while this one is worked on: they are too short for the machine to foresee.
+ */
+static void fetch_ahead(const struct frame *f, const struct step *step, const char *at, int64_t stride, int64_t length,
+                        bool to_write)
+{
+    int rows = f->rows - f->first - f->count;
+    if (step->site != SITE_TILE || rows <= 0 || f->base[IN_ACCUMULATORS])
+        return;
+    rows = rows < f->count ? rows : f->count;
+    for (int i = 0; i < rows; i++) {
+        const char *row = at + (f->count + i) * stride;
+        for (int64_t line = 0; line < length; line += 64)
+            if (to_write)
+                __builtin_prefetch(row + line, 1, 2);
+            else
+                __builtin_prefetch(row + line, 0, 2);
+    }
+}
+
 void cpu_step_load(const struct frame *f, const struct bound_step *s)
 {
     const struct step *step = s->step;
@@ -222,7 +241,8 @@ void cpu_step_load(const struct frame *f, const struct bound_step *s)
     struct rows r;
     int64_t stride;
     take_rows(f, s, &r);
-    const char *from = tile_of(f, step, operand_of(f, step->operand), &stride);
+    const char *from = cpu_step_memory(f, step, &stride);
+    fetch_ahead(f, step, from, stride, r.width * (int64_t)coda_dtype_size(step->dtype), false);
     for (int i = 0; i < r.rows; i++)
         load(r.out + i * r.out_stride, from + i * stride, r.width);
 }
@@ -232,10 +252,15 @@ void cpu_step_store(const struct frame *f, const struct bound_step *s)
     const struct step *step = s->step;
     const struct instruction_set *isa = f->binding->plan->isa;
     store_function *store = step->flag ? isa->add[step->dtype] : isa->store[step->dtype];
+    bool stream = f->binding->stream && step->site == SITE_TILE && !step->flag && isa->stream[step->dtype];
     int64_t stride;
-    char *to = tile_of(f, step, operand_of(f, step->operand), &stride);
+    char *to = cpu_step_memory(f, step, &stride);
     const float *from = place_of(f, &s->input[0]);
     int rows = rows_of(f, step), width = width_of(f, step);
+    if (stream)
+        store = isa->stream[step->dtype];
+    else
+        fetch_ahead(f, step, to, stride, width * (int64_t)coda_dtype_size(step->dtype), true);
     for (int i = 0; i < rows; i++)
         store(to + i * stride, from + i * s->input[0].stride, width);
 }

@@ -59,7 +59,7 @@ static coda_status check_area(const struct plan *plan, coda_error *error)
 /* As many rows as their registers leave in the first cache, dividing every run of rows. */
 static int choose_block(const struct plan *plan, int64_t level1)
 {
-    int64_t room = level1 * 3 / 4 / (int64_t)sizeof(float);
+    int64_t room = level1 / (int64_t)sizeof(float);
     int registers = plan->register_count > 1 ? plan->register_count : 1;
     for (int rows = 16; rows > 1; rows /= 2)
         if (plan->row_gcd % rows == 0 && (rows <= 2 || rows * registers * plan->stride <= room))

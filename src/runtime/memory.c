@@ -3,14 +3,28 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+
+/* Large buffers lie on large pages where the system gives them: tiles walk them with large strides. */
+static void *allocate_aligned(size_t bytes)
+{
+    const size_t large = (size_t)1 << 21;
+    size_t alignment = bytes >= 2 * large ? large : 256;
+    size_t rounded = (bytes + alignment - 1) & ~(alignment - 1);
+    if (rounded < bytes)
+        return NULL;
+    void *memory = aligned_alloc(alignment, rounded ? rounded : alignment);
+#ifdef MADV_HUGEPAGE
+    if (memory && alignment == large)
+        madvise(memory, rounded, MADV_HUGEPAGE); /* a wish, so its failure is none */
+#endif
+    return memory;
+}
 
 coda_status host_allocate(coda_device *device, size_t bytes, void **pointer, coda_error *error)
 {
     (void)device;
-    size_t rounded = (bytes + 255) & ~(size_t)255;
-    if (rounded < bytes)
-        return fail_memory(error, "a buffer", bytes);
-    void *memory = aligned_alloc(256, rounded ? rounded : 256);
+    void *memory = allocate_aligned(bytes);
     if (!memory)
         return fail_memory(error, "a buffer", bytes);
     *pointer = memory;
