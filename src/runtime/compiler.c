@@ -11,8 +11,8 @@ coda_status coda_differentiate(const coda_program *program, const char *wrt, con
     return status == CODA_OK ? module_from_unit(&unit, module, error) : status;
 }
 
-coda_status coda_rewrite(const coda_program *block, const coda_rewrite_options *options, coda_module **module, char **report,
-                         coda_error *error)
+coda_status coda_rewrite(const coda_program *block, const coda_rewrite_options *options, coda_module **module,
+                         char **report, coda_error *error)
 {
     struct unit unit = {0};
     coda_status status = rewrite_block(block->graph, options, &unit, report, error);

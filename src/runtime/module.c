@@ -52,7 +52,11 @@ static coda_status read_file(const char *path, char **text, size_t *length, coda
     coda_status status = CODA_OK;
     size_t size = 0, room = 1 << 16;
     char *content = malloc(room);
-    while (content && !feof(file)) {
+    if (!content) {
+        fclose(file);
+        return fail_memory(error, path, room);
+    }
+    while (!feof(file)) {
         if (size == room) {
             char *larger = room < MAX_FILE ? realloc(content, room *= 2) : NULL;
             if (!larger) {
@@ -69,8 +73,6 @@ static coda_status read_file(const char *path, char **text, size_t *length, coda
         }
     }
     fclose(file);
-    if (!content)
-        return fail_memory(error, path, room);
     if (status != CODA_OK) {
         free(content);
         return status;

@@ -87,7 +87,7 @@ coda_status coda_program_operand_shape(const coda_program *program, int index, c
     if (status != CODA_OK)
         return status;
     const struct operand *operand = &graph->operand[index];
-    int64_t found[2];
+    int64_t found[2] = {0, 0};
     for (int i = 0; i < operand->shape.rank; i++) {
         found[i] = dim_size(&operand->shape.dim[i], sizes);
         if (found[i] <= 0) {
