@@ -1,8 +1,8 @@
 /* coda: Transformer blocks as GEMM-epilogue programs.
  *
- * A program is one matrix product (or none) and the block-local mathematics that follows it, written as text. This
- * header parses programs, compiles them for a device (`coda_kernel_create`) and runs them (`coda_kernel_launch`). Above
- * that it trains and samples a Llama whose every operator between the matrix products runs inside such a program.
+ * A program is one matrix product (or none) and the block-local mathematics that follows it, written as text. This header
+ * parses programs, compiles them for a device (`coda_kernel_create`) and runs them (`coda_kernel_launch`). Above that it
+ * trains and samples a Llama whose every operator between the matrix products runs inside such a program.
  *
  * Conventions that hold everywhere:
  *   - Functions return a status. A `coda_error *` may be NULL; on failure it receives one text that says what was
@@ -44,8 +44,8 @@ typedef enum coda_status {
 
 typedef struct coda_error {
     coda_status status;
-    char message[4096]; /* UTF-8, lines end in \n but the last; diagnostics of a text carry file:line:column and a caret
-                         */
+    char message
+        [4096]; /* UTF-8, lines end in \n but the last; diagnostics of a text carry file:line:column and a caret */
 } coda_error;
 
 /* "ok", "invalid", "unsupported", ... Never NULL. */
@@ -76,9 +76,9 @@ typedef struct coda_module coda_module;
 /* One program or block of a module; lives as long as its module. Immutable. */
 typedef struct coda_program coda_program;
 
-/* Parses and checks `text` (`length` bytes, not necessarily zero-terminated). Programs must be block-local; blocks need
- * not. file_name   appears in diagnostics; NULL reads as "<text>" Returns CODA_OK, CODA_INVALID (every error found, up
- * to the message's room) or CODA_MEMORY. */
+/* Parses and checks `text` (`length` bytes, not necessarily zero-terminated). Programs must be block-local; blocks need not.
+ * file_name   appears in diagnostics; NULL reads as "<text>"
+ * Returns CODA_OK, CODA_INVALID (every error found, up to the message's room) or CODA_MEMORY. */
 CODA_API coda_status coda_module_parse(const char *text, size_t length, const char *file_name, coda_module **module,
                                        coda_error *error);
 
@@ -100,8 +100,7 @@ CODA_API void coda_module_free(coda_module *module);                            
 CODA_API const char *coda_program_name(const coda_program *program);
 CODA_API int coda_program_is_block(const coda_program *program);
 
-/* Prints the program in canonical form; parsing it again gives the same graph. Release with coda_free. NULL: no memory.
- */
+/* Prints the program in canonical form; parsing it again gives the same graph. Release with coda_free. NULL: no memory. */
 CODA_API char *coda_program_text(const coda_program *program);
 CODA_API void coda_free(void *pointer); /* releases strings that this library returned */
 
@@ -123,8 +122,8 @@ typedef struct coda_operand {
 CODA_API int coda_program_operand_count(const coda_program *program);
 CODA_API coda_status coda_program_operand(const coda_program *program, int index, coda_operand *operand);
 
-/* Named axes. An axis is free (the caller gives its size), or derived from others (`axis N = Q + 2*P`). An axis whose
- * size is the length of a run or of a head (`N:H`, `rope`) is `fixed`: kernels need it when they are created. */
+/* Named axes. An axis is free (the caller gives its size), or derived from others (`axis N = Q + 2*P`). An axis whose size
+ * is the length of a run or of a head (`N:H`, `rope`) is `fixed`: kernels need it when they are created. */
 typedef struct coda_axis {
     const char *name;
     int derived;
@@ -152,9 +151,9 @@ typedef struct coda_dims {
 CODA_API coda_status coda_program_operand_shape(const coda_program *program, int index, const coda_dims *dims,
                                                 int64_t shape[2], coda_error *error);
 
-/* Fills operand `index` (dense, host memory, the size that coda_program_operand_shape gives) for checks and benchmarks:
- * an `in` or `+=` with seeded random values that its uses accept (ids within their axis, cosines and sines in a rope
- * table, positive sums of squares, weights scaled so that products stay near 1), an `out` with NaN. */
+/* Fills operand `index` (dense, host memory, the size that coda_program_operand_shape gives) for checks and benchmarks: an
+ * `in` or `+=` with seeded random values that its uses accept (ids within their axis, cosines and sines in a rope table,
+ * positive sums of squares, weights scaled so that products stay near 1), an `out` with NaN. */
 CODA_API coda_status coda_program_fill(const coda_program *program, int index, const coda_dims *dims, uint64_t seed,
                                        void *data, coda_error *error);
 
@@ -196,16 +195,15 @@ typedef struct coda_rewrite_options {
     int allow_passes; /* emit extra elementwise passes where no rule removes a whole-row reduction */
 } coda_rewrite_options;
 
-/* Turns a block into programs in the order to run. `report` (may be NULL) receives a text that says which rule did what
- * on which statement; release it with coda_free. Returns as coda_differentiate. */
+/* Turns a block into programs in the order to run. `report` (may be NULL) receives a text that says which rule did what on
+ * which statement; release it with coda_free. Returns as coda_differentiate. */
 CODA_API coda_status coda_rewrite(const coda_program *block, const coda_rewrite_options *options, coda_module **module,
                                   char **report, coda_error *error);
 
-/* The same mathematics with one program an operator, in the order to run, as a framework without fusion runs it: values
- * of the tile are stored between them in the type of the products' operands, vectors and reductions in f32. Operands
- * belong together by name: an `in` that is none of `program`'s is the `out` of an earlier program. A fused kernel is
- * timed against this chain, and its errors are compared with the chain's. Returns CODA_OK, CODA_UNSUPPORTED or
- * CODA_MEMORY. */
+/* The same mathematics with one program an operator, in the order to run, as a framework without fusion runs it: values of
+ * the tile are stored between them in the type of the products' operands, vectors and reductions in f32. Operands belong
+ * together by name: an `in` that is none of `program`'s is the `out` of an earlier program. A fused kernel is timed against
+ * this chain, and its errors are compared with the chain's. Returns CODA_OK, CODA_UNSUPPORTED or CODA_MEMORY. */
 CODA_API coda_status coda_unfuse(const coda_program *program, coda_module **module, coda_error *error);
 
 /* ---------------------------------------------------------------- devices and memory */
@@ -235,8 +233,8 @@ CODA_API coda_status coda_copy_out(coda_device *device, void *host, const void *
 /* Waits for everything launched on `stream` (NULL: the default stream). */
 CODA_API coda_status coda_synchronize(coda_device *device, void *stream, coda_error *error);
 
-/* Calls body(context, i) for i in 0..count-1 on the threads of a CPU device; returns when all are done. Each i runs
- * once, in any order. The library's own loops run through this function. */
+/* Calls body(context, i) for i in 0..count-1 on the threads of a CPU device; returns when all are done. Each i runs once,
+ * in any order. The library's own loops run through this function. */
 CODA_API void coda_parallel_for(coda_device *device, int64_t count, void (*body)(void *context, int64_t index),
                                 void *context);
 
@@ -254,12 +252,13 @@ typedef struct coda_options {
 
 /* Compiles `program` for `device`. May compile, tune and allocate; never runs the kernel.
  *
- * dims      sizes of named axes. Axes marked `fixed` must be given; others may be left out and are run-time values, so
- * that one kernel serves every size. NULL: none given options   NULL for defaults kernel    release it with
- * coda_kernel_free, before its device closes. The program may be freed earlier
+ * dims      sizes of named axes. Axes marked `fixed` must be given; others may be left out and are run-time values, so that
+ *           one kernel serves every size. NULL: none given
+ * options   NULL for defaults
+ * kernel    release it with coda_kernel_free, before its device closes. The program may be freed earlier
  *
- * Returns CODA_OK, CODA_UNSUPPORTED (no path on this device: the message names the limit), CODA_INVALID (dims
- * contradict the program; a block on a device other than "ref"), CODA_MEMORY or CODA_DEVICE. Thread-safe. */
+ * Returns CODA_OK, CODA_UNSUPPORTED (no path on this device: the message names the limit), CODA_INVALID (dims contradict
+ * the program; a block on a device other than "ref"), CODA_MEMORY or CODA_DEVICE. Thread-safe. */
 CODA_API coda_status coda_kernel_create(coda_device *device, const coda_program *program, const coda_dims *dims,
                                         const coda_options *options, coda_kernel **kernel, coda_error *error);
 CODA_API void coda_kernel_free(coda_kernel *kernel); /* NULL is allowed */
@@ -275,26 +274,24 @@ typedef struct coda_tensor {
 
 /* Runs the kernel.
  *
- * operands     one a program operand, in order; shapes give the sizes of the axes. `data` must be aligned to the
- * element size and lie in the device's memory (any host memory for "ref" and "cpu") parameters   one a `param`, in
- * order; NULL: the defaults stream       CUDA: a CUstream, NULL for the default stream. CPU: ignored; the call returns
- * when the work is done
+ * operands     one a program operand, in order; shapes give the sizes of the axes. `data` must be aligned to the element
+ *              size and lie in the device's memory (any host memory for "ref" and "cpu")
+ * parameters   one a `param`, in order; NULL: the defaults
+ * stream       CUDA: a CUstream, NULL for the default stream. CPU: ignored; the call returns when the work is done
  *
  * An `out` may share memory with an `in` only as the very same elements of a tile or vector operand that is read at the
  * same place it is written (same pointer, shape, stride and dtype); any other overlap is refused.
  *
  * Never compiles and never synchronises: safe in a CUDA graph capture. One kernel may be launched by several threads at
- * once. Returns CODA_OK, CODA_INVALID (count, rank, dtype, shape, stride, alignment, overlap, an id out of range where
- * the device checks it) or CODA_DEVICE. */
+ * once. Returns CODA_OK, CODA_INVALID (count, rank, dtype, shape, stride, alignment, overlap, an id out of range where the
+ * device checks it) or CODA_DEVICE. */
 CODA_API coda_status coda_kernel_launch(coda_kernel *kernel, const coda_tensor *operands, int count,
                                         const double *parameters, void *stream, coda_error *error);
 
-/* Bytes that launches of this kernel moved and could not avoid: operands once each. Sum over launches since creation.
- */
+/* Bytes that launches of this kernel moved and could not avoid: operands once each. Sum over launches since creation. */
 CODA_API double coda_kernel_bytes_moved(const coda_kernel *kernel);
 
-/* The source that the kernel was generated as (CUDA C text; for the CPU a listing of its steps). Valid while the kernel
- * is. */
+/* The source that the kernel was generated as (CUDA C text; for the CPU a listing of its steps). Valid while the kernel is. */
 CODA_API const char *coda_kernel_source(const coda_kernel *kernel);
 
 /* ---------------------------------------------------------------- Llama */
@@ -321,9 +318,9 @@ typedef struct coda_llama_config {
 
 /* A model for bytes that learns visibly in two minutes on two cores. */
 CODA_API void coda_llama_config_defaults(coda_llama_config *config);
-/* Reads a config.json. A key that changes the model in a way this library does not know is an error, as is an unknown
- * key. Returns CODA_OK, CODA_IO, CODA_INVALID (syntax, unknown key, value out of range: with line and column),
- * CODA_UNSUPPORTED (a Llama with biases, scaled RoPE, another activation: the message names the key) or CODA_MEMORY. */
+/* Reads a config.json. A key that changes the model in a way this library does not know is an error, as is an unknown key.
+ * Returns CODA_OK, CODA_IO, CODA_INVALID (syntax, unknown key, value out of range: with line and column), CODA_UNSUPPORTED
+ * (a Llama with biases, scaled RoPE, another activation: the message names the key) or CODA_MEMORY. */
 CODA_API coda_status coda_llama_config_load(const char *path, coda_llama_config *config, coda_error *error);
 /* Fills in the zeros and checks that the sizes fit each other. */
 CODA_API coda_status coda_llama_config_check(coda_llama_config *config, coda_error *error);
@@ -338,12 +335,12 @@ typedef struct coda_llama coda_llama;
  * dtype    CODA_BF16, CODA_F16 or CODA_F32: of the weights and of every activation */
 CODA_API coda_status coda_llama_create(coda_device *device, const coda_llama_config *config, coda_dtype dtype,
                                        uint64_t seed, coda_llama **llama, coda_error *error);
-/* Reads `directory`/config.json and model.safetensors (f32, bf16, f16; converted to dtype). Every tensor must be there
- * with its shape; lm_head.weight may be missing where the head is tied; other tensors are an error that names them. */
+/* Reads `directory`/config.json and model.safetensors (f32, bf16, f16; converted to dtype). Every tensor must be there with
+ * its shape; lm_head.weight may be missing where the head is tied; other tensors are an error that names them. */
 CODA_API coda_status coda_llama_load(coda_device *device, const char *directory, coda_dtype dtype, coda_llama **llama,
                                      coda_error *error);
-/* Writes `directory`/config.json and model.safetensors, made first if it is missing. Each file is written under a
- * temporary name, flushed to the disk and renamed: a failure (CODA_IO) leaves what was there. */
+/* Writes `directory`/config.json and model.safetensors, made first if it is missing. Each file is written under a temporary
+ * name, flushed to the disk and renamed: a failure (CODA_IO) leaves what was there. */
 CODA_API coda_status coda_llama_save(const coda_llama *llama, const char *directory, coda_error *error);
 CODA_API void coda_llama_free(coda_llama *llama); /* after its trainers; NULL is allowed */
 
@@ -364,9 +361,10 @@ typedef struct coda_sampling {
     void *context;
 } coda_sampling;
 
-/* Continues `prompt` (1 or more tokens) by up to `count` tokens with a cache of keys and values. Where the context is
- * full (max_position_embeddings), its older half is dropped. tokens     room for `count` tokens; receives the
- * continuation produced   receives their number, less than `count` only if `each` ended it; may be NULL */
+/* Continues `prompt` (1 or more tokens) by up to `count` tokens with a cache of keys and values. Where the context is full
+ * (max_position_embeddings), its older half is dropped.
+ * tokens     room for `count` tokens; receives the continuation
+ * produced   receives their number, less than `count` only if `each` ended it; may be NULL */
 CODA_API coda_status coda_llama_generate(coda_llama *llama, const int32_t *prompt, int64_t prompt_length,
                                          const coda_sampling *sampling, int32_t *tokens, int64_t count,
                                          int64_t *produced, coda_error *error);
@@ -418,8 +416,7 @@ CODA_API coda_status coda_train_config_set(coda_train_config *config, const char
                                            coda_error *error);
 /* Checks ranges and that the parts fit each other; fills in the model's zeros. */
 CODA_API coda_status coda_train_config_check(coda_train_config *config, coda_error *error);
-/* The keys by index, NULL at the end. `help` and `text` (the value in `config`, room for CODA_PATH_SIZE) may be NULL.
- */
+/* The keys by index, NULL at the end. `help` and `text` (the value in `config`, room for CODA_PATH_SIZE) may be NULL. */
 CODA_API const char *coda_train_config_key(int index, const char **help, const coda_train_config *config, char *text);
 
 /* Tokens to learn from: `sequences` rows of `length`. */
@@ -447,9 +444,9 @@ typedef struct coda_traffic {
 
 typedef struct coda_trainer coda_trainer;
 
-/* A trainer of `llama`: gradients, f32 masters and moments of AdamW, buffers for config->batch x config->sequence
- * tokens, and the data if config->data is not "" (opened, and every token checked against the vocabulary).
- * config->model is ignored. Several trainers of one model may exist to compare gradients, but only one may step. */
+/* A trainer of `llama`: gradients, f32 masters and moments of AdamW, buffers for config->batch x config->sequence tokens,
+ * and the data if config->data is not "" (opened, and every token checked against the vocabulary). config->model is ignored.
+ * Several trainers of one model may exist to compare gradients, but only one may step. */
 CODA_API coda_status coda_trainer_create(coda_llama *llama, const coda_train_config *config, coda_trainer **trainer,
                                          coda_error *error);
 CODA_API void coda_trainer_free(coda_trainer *trainer); /* before its model; NULL is allowed */
@@ -464,19 +461,18 @@ CODA_API coda_status coda_trainer_backward(coda_trainer *trainer, const coda_bat
 /* The gradient of tensor `index` (of coda_llama_tensor): f32, valid until the next step. */
 CODA_API coda_status coda_trainer_gradient(const coda_trainer *trainer, int index, coda_tensor *gradient);
 
-/* One step: accumulation x batch sequences of the data, backward, clipping, AdamW. What is sampled depends on the seed
- * and the step alone. A loss or gradient that is not finite returns CODA_INVALID with the step and the first tensor in
- * the order of the computation that holds such a value; weights and moments stay as they were. */
+/* One step: accumulation x batch sequences of the data, backward, clipping, AdamW. What is sampled depends on the seed and
+ * the step alone. A loss or gradient that is not finite returns CODA_INVALID with the step and the first tensor in the order
+ * of the computation that holds such a value; weights and moments stay as they were. */
 CODA_API coda_status coda_trainer_step(coda_trainer *trainer, coda_step_report *report, coda_error *error);
 CODA_API void coda_trainer_traffic(const coda_trainer *trainer, coda_traffic *traffic); /* since creation */
 
 /* Writes a checkpoint of the model and the trainer as directory `parent`/step-NNNNNNNN: config.json, model.safetensors,
- * training.safetensors (masters, moments, step) and training.json (the configuration). It appears complete or not at
- * all, and then the oldest checkpoints beyond `keep` are removed. parent: NULL for config->out. path: receives the
- * directory; room for CODA_PATH_SIZE, may be NULL. */
+ * training.safetensors (masters, moments, step) and training.json (the configuration). It appears complete or not at all,
+ * and then the oldest checkpoints beyond `keep` are removed. parent: NULL for config->out.
+ * path: receives the directory; room for CODA_PATH_SIZE, may be NULL. */
 CODA_API coda_status coda_trainer_save(coda_trainer *trainer, const char *parent, char *path, coda_error *error);
-/* Continues from a checkpoint of the same model, data and dtype: further steps give the same bits as if it had not
- * stopped. */
+/* Continues from a checkpoint of the same model, data and dtype: further steps give the same bits as if it had not stopped. */
 CODA_API coda_status coda_trainer_resume(coda_trainer *trainer, const char *checkpoint, coda_error *error);
 /* `directory` itself if it is a checkpoint, else the newest complete checkpoint in it; CODA_IO if there is none.
  * path: room for CODA_PATH_SIZE. */
