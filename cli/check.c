@@ -141,7 +141,7 @@ static int check_file(const struct arguments *arguments, const char *file)
     for (int i = source.first; i < source.first + source.count && status == EXIT_GOOD; i++) {
         const coda_program *program = coda_module_program(source.module, i);
         coda_dims dims;
-        coda_cost cost;
+        coda_cost cost = {0};
         coda_error error;
         int kernels = 1;
         if (!is_wanted(arguments, program))

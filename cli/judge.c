@@ -38,7 +38,7 @@ struct verdict judge(const float *found, const float *reference, const float *pl
         norm += (double)reference[i] * reference[i];
         worst = fmax(worst, d);
         plain_worst = fmax(plain_worst, p);
-        largest = fmax(largest, fabs(reference[i]));
+        largest = fmax(largest, fabs((double)reference[i]));
     }
     double scale = norm > 0 ? sqrt(norm) : 1, top = largest > 0 ? largest : 1;
     double rounding = 2 * unit_roundoff(dtype) + 64 * 0x1p-24;

@@ -170,7 +170,7 @@ int choose_parameters(const struct arguments *arguments, const coda_program *pro
     const char *text = arguments->parameters;
     while (text && *text) {
         size_t length = strcspn(text, "=,");
-        char *end;
+        char *end = NULL;
         double value = text[length] == '=' ? strtod(text + length + 1, &end) : 0;
         if (text[length] != '=' || end == text + length + 1 || (*end && *end != ','))
             return usage_error(arguments->command, "--param %s: expected NAME=NUMBER,NAME=NUMBER",

@@ -223,7 +223,7 @@ static int build_operation(struct unfusing *u, const struct node *n, const int *
 static int build(struct unfusing *u, int node, bool root)
 {
     const struct node *n = &u->graph->node[node];
-    int input[MAX_INPUTS];
+    int input[MAX_INPUTS] = {0};
     if (u->copy[node] >= 0)
         return u->copy[node];
     if (u->stored[node] && !root) {
