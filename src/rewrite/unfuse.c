@@ -1,8 +1,7 @@
 /* One program an operator: how a framework without fusion runs the same mathematics. Fused kernels are timed against
  * this chain, and their errors compared with its. */
-#include "lang/lang.h"
+#include "rewrite/rewrite.h"
 #include "runtime/device.h"
-#include "runtime/module.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -264,7 +263,7 @@ static coda_status add_program(struct unfusing *u, int node, bool root, const ch
     return CODA_OK;
 }
 
-static coda_status unfuse(struct unfusing *u)
+static coda_status add_programs(struct unfusing *u)
 {
     coda_status status = CODA_OK;
     for (int i = 0; i < u->graph->node_count && status == CODA_OK; i++) {
@@ -284,9 +283,8 @@ static coda_status unfuse(struct unfusing *u)
     return status;
 }
 
-coda_status coda_unfuse(const coda_program *program, coda_module **module, coda_error *error)
+coda_status unfuse(const struct graph *graph, struct unit *unit, coda_error *error)
 {
-    const struct graph *graph = program->graph;
     size_t nodes = (size_t)graph->node_count + 1;
     struct unfusing u = {.graph = graph, .narrow = narrow_type(graph)};
     coda_status status = CODA_MEMORY;
@@ -298,13 +296,15 @@ coda_status coda_unfuse(const coda_program *program, coda_module **module, coda_
         for (int i = 0; i < graph->node_count; i++)
             u.stored[i] = u.stored[i] && is_stored(&graph->node[i]);
         choose_direct(&u);
-        status = unfuse(&u);
+        status = add_programs(&u);
     }
     free(u.stored);
     free(u.direct);
     free(u.copy);
-    if (status == CODA_OK)
-        return module_from_unit(&u.unit, module, error);
+    if (status == CODA_OK) {
+        *unit = u.unit;
+        return CODA_OK;
+    }
     unit_free(&u.unit);
     if (u.why.status != CODA_OK)
         return fail_complaint(error, &u.why);

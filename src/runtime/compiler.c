@@ -18,3 +18,10 @@ coda_status coda_rewrite(const coda_program *block, const coda_rewrite_options *
     coda_status status = rewrite_block(block->graph, options, &unit, report, error);
     return status == CODA_OK ? module_from_unit(&unit, module, error) : status;
 }
+
+coda_status coda_unfuse(const coda_program *program, coda_module **module, coda_error *error)
+{
+    struct unit unit = {0};
+    coda_status status = unfuse(program->graph, &unit, error);
+    return status == CODA_OK ? module_from_unit(&unit, module, error) : status;
+}
