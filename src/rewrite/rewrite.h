@@ -19,6 +19,7 @@ coda_status differentiate(const struct graph *program, const char *wrt, const ch
 coda_status rewrite_block(const struct graph *block, const coda_rewrite_options *options, struct unit *unit,
                           char **report, coda_error *error);
 
+/* Appends to `unit` (empty) one program an operator. */
 coda_status unfuse(const struct graph *program, struct unit *unit, coda_error *error);
 
 #endif
