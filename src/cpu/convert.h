@@ -189,6 +189,20 @@ INLINE void store_i32(void *to, lanes x)
     memcpy(to, &bits, sizeof bits);
 }
 
+#if defined(LANES_AVX512) || defined(LANES_AVX2)
+/* Sixteen bf16 in one vector. */
+INLINE __m256i sixteen_bf16(const float *from)
+{
+#if defined(LANES_AVX512)
+    return _mm512_cvtepi32_epi16((__m512i)bits_bf16(lanes_load(from)));
+#else
+    words low = bits_bf16(lanes_load(from)), high = bits_bf16(lanes_load(from + 8));
+    return _mm256_permute4x64_epi64(_mm256_packus_epi32((__m256i)low, (__m256i)high), 0xd8);
+#endif
+}
+
+#endif
+
 /* ---------------------------------------------------------------- rows */
 
 enum { ELEMENT_MAX = 4 };
@@ -240,7 +254,24 @@ enum { ELEMENT_MAX = 4 };
 #define ROW_CONVERTERS(type, size) ROW_LOADER(type, size) ROW_STORER(type, size) ROW_ADDER(type, size)
 
 ROW_CONVERTERS(f32, 4)
-ROW_CONVERTERS(bf16, 2)
+ROW_LOADER(bf16, 2)
+ROW_ADDER(bf16, 2)
+#if defined(LANES_AVX512) || defined(LANES_AVX2)
+static void store_row_bf16(void *to, const float *from, int64_t count)
+{
+    char *target = to;
+    int64_t j = 0;
+    for (; j + 16 <= count; j += 16)
+        _mm256_storeu_si256((__m256i *)(target + 2 * j), sixteen_bf16(from + j));
+    if (j < count) {
+        char last[32];
+        _mm256_storeu_si256((__m256i *)last, sixteen_bf16(from + j));
+        memcpy(target + 2 * j, last, (size_t)(count - j) * 2);
+    }
+}
+#else
+ROW_STORER(bf16, 2)
+#endif
 ROW_CONVERTERS(f16, 2)
 ROW_CONVERTERS(e4m3, 1)
 ROW_CONVERTERS(e5m2, 1)
@@ -257,17 +288,6 @@ INLINE void stream_line_f32(char *to, const float *from)
 {
     for (int j = 0; j < 16; j += 8)
         _mm256_stream_ps((float *)(to + 4 * j), _mm256_loadu_ps(from + j));
-}
-
-/* Sixteen bf16 in one vector. */
-INLINE __m256i sixteen_bf16(const float *from)
-{
-#if defined(LANES_AVX512)
-    return _mm512_cvtepi32_epi16((__m512i)bits_bf16(lanes_load(from)));
-#else
-    words low = bits_bf16(lanes_load(from)), high = bits_bf16(lanes_load(from + 8));
-    return _mm256_permute4x64_epi64(_mm256_packus_epi32((__m256i)low, (__m256i)high), 0xd8);
-#endif
 }
 
 INLINE void stream_line_bf16(char *to, const float *from)

@@ -15,6 +15,18 @@ INLINE lanes power_of_two(ints n)
     return (lanes)((n + 127) << 23);
 }
 
+/* exp(r), |r| <= ln(2) / 2 */
+INLINE lanes exp_reduced(lanes r)
+{
+    lanes p = lanes_set(1.9875691500e-4f);
+    p = lanes_fma(p, r, lanes_set(1.3981999507e-3f));
+    p = lanes_fma(p, r, lanes_set(8.3334519073e-3f));
+    p = lanes_fma(p, r, lanes_set(4.1665795894e-2f));
+    p = lanes_fma(p, r, lanes_set(1.6666665459e-1f));
+    p = lanes_fma(p, r, lanes_set(5.0000001201e-1f));
+    return lanes_fma(p, r * r, r) + 1.0f;
+}
+
 /* exp(x + low), low small against x. */
 INLINE lanes exp_extended(lanes x, lanes low)
 {
@@ -25,16 +37,23 @@ INLINE lanes exp_extended(lanes x, lanes low)
     /* ln 2 in two parts, the first with zeros at its end */
     lanes r = lanes_fma(n, lanes_set(-0.693359375f), x);
     r = lanes_fma(n, lanes_set(2.12194440e-4f), r) + low;
-    lanes p = lanes_set(1.9875691500e-4f);
-    p = lanes_fma(p, r, lanes_set(1.3981999507e-3f));
-    p = lanes_fma(p, r, lanes_set(8.3334519073e-3f));
-    p = lanes_fma(p, r, lanes_set(4.1665795894e-2f));
-    p = lanes_fma(p, r, lanes_set(1.6666665459e-1f));
-    p = lanes_fma(p, r, lanes_set(5.0000001201e-1f));
-    p = lanes_fma(p, r * r, r) + 1.0f;
+    lanes p = exp_reduced(r);
     /* in two factors, so that results beyond the normal range come out right */
     ints half = whole >> 1;
     return p * power_of_two(half) * power_of_two(whole - half);
+}
+
+/* exp(x + low) for x <= 0, as far as the result is a normal number; below, 0. Half the work: the exponent of the result
+ * is set by one addition of integers. */
+INLINE lanes exp_negative(lanes x, lanes low)
+{
+    lanes shifted = lanes_fma(x, lanes_set(1.44269504f), lanes_set(ROUNDER));
+    lanes n = shifted - ROUNDER;
+    lanes r = lanes_fma(n, lanes_set(-0.693359375f), x);
+    r = lanes_fma(n, lanes_set(2.12194440e-4f), r) + low;
+    lanes p = exp_reduced(r);
+    words y = (words)p + ((words)shifted << 23);
+    return (lanes)(y & ~(words)(x < -87.0f));
 }
 
 /* 2 units */
@@ -88,14 +107,14 @@ INLINE lanes lanes_tanh(lanes x)
     p = lanes_fma(p, z, lanes_set(1.33314422036e-1f));
     p = lanes_fma(p, z, lanes_set(-3.33332819422e-1f));
     lanes near = lanes_fma(p * z, x, x);
-    lanes far = 1.0f - 2.0f / (lanes_exp(a + a) + 1.0f);
+    lanes e = exp_negative(-2.0f * a, (lanes){0}), far = (1.0f - e) / (1.0f + e);
     return lanes_select(a < 0.625f, near, lanes_copysign(far, x));
 }
 
 /* 1 / (1 + exp(-x)) with e = exp(-|x|), which cannot overflow; 4 units */
 INLINE lanes lanes_sigmoid(lanes x)
 {
-    lanes e = lanes_exp(-lanes_abs(x));
+    lanes e = exp_negative(-lanes_abs(x), (lanes){0});
     return lanes_select(x < 0.0f, e, lanes_set(1)) / (1.0f + e);
 }
 
@@ -125,7 +144,7 @@ INLINE lanes erfc_positive(lanes a)
     /* a = high + low with high^2 exact: high has 12 bits */
     lanes high = (lanes)((words)a & 0xfffff000u), low = a - high;
     lanes rest = -low * (a + high);
-    return exp_extended(-high * high, rest) * p / lanes_fma(a, lanes_set(2), lanes_set(1));
+    return exp_negative(-high * high, rest) * p / lanes_fma(a, lanes_set(2), lanes_set(1));
 }
 
 /* 4 units */

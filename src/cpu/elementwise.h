@@ -45,21 +45,39 @@ INLINE lanes lanes_truth(ints mask)
 #define FORMULA_MULTIPLY_SUBTRACT(a, b, c) lanes_fma(a, b, -(c))
 #define FORMULA_SUBTRACT_PRODUCT(a, b, c)  lanes_fma(-(a), b, c)
 
+#define UNROLL _Pragma("GCC unroll 2")
+
 INLINE lanes input_lanes(const float *row, int64_t j, bool scalar, lanes value)
 {
     return scalar ? value : lanes_load(row + j);
 }
 
+/* Rows that follow each other without a gap are one long row. */
+INLINE void join_rows(struct rows *r, int vectors)
+{
+    bool together = r->out_stride == r->width;
+    for (int k = 0; k < vectors; k++)
+        together = together && r->in_stride[k] == r->width;
+    if (!together)
+        return;
+    r->width *= r->rows;
+    r->rows = 1;
+}
+
 #define VARIANT(op, arity, mask)                                                                                       \
-    static void rows_##op##_##mask(const struct rows *r)                                                               \
+    static void rows_##op##_##mask(const struct rows *rows)                                                            \
     {                                                                                                                  \
-        for (int i = 0; i < r->rows; i++) {                                                                            \
-            const float *x = r->in[0] + i * r->in_stride[0];                                                           \
-            const float *y = (arity) > 1 ? r->in[1] + i * r->in_stride[1] : x;                                         \
-            const float *z = (arity) > 2 ? r->in[2] + i * r->in_stride[2] : x;                                         \
-            float *out = r->out + i * r->out_stride;                                                                   \
+        struct rows r = *rows;                                                                                         \
+        if ((mask) == 0)                                                                                               \
+            join_rows(&r, arity);                                                                                      \
+        for (int i = 0; i < r.rows; i++) {                                                                             \
+            const float *x = r.in[0] + i * r.in_stride[0];                                                             \
+            const float *y = (arity) > 1 ? r.in[1] + i * r.in_stride[1] : x;                                           \
+            const float *z = (arity) > 2 ? r.in[2] + i * r.in_stride[2] : x;                                           \
+            float *out = r.out + i * r.out_stride;                                                                     \
             const lanes p = lanes_set(*x), q = lanes_set(*y), s = lanes_set(*z);                                       \
-            for (int j = 0; j < r->width; j += LANES) {                                                                \
+            UNROLL                                                                                                     \
+            for (int j = 0; j < r.width; j += LANES) {                                                                 \
                 const lanes a = input_lanes(x, j, (mask)&1, p);                                                        \
                 const lanes b = (arity) > 1 ? input_lanes(y, j, (mask)&2, q) : a;                                      \
                 const lanes c = (arity) > 2 ? input_lanes(z, j, (mask)&4, s) : a;                                      \

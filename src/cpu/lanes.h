@@ -157,25 +157,46 @@ INLINE ints lanes_first(int64_t count)
     return index < (int32_t)(count > LANES ? LANES : count);
 }
 
+/* x with the lanes of each pair of groups of 1, 2, 4 or 8 swapped. */
+#if LANES == 16
+#define SWAP_1(x) __builtin_shufflevector(x, x, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14)
+#define SWAP_2(x) __builtin_shufflevector(x, x, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13)
+#define SWAP_4(x) __builtin_shufflevector(x, x, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11)
+#define SWAP_8(x) __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7)
+#elif LANES == 8
+#define SWAP_1(x) __builtin_shufflevector(x, x, 1, 0, 3, 2, 5, 4, 7, 6)
+#define SWAP_2(x) __builtin_shufflevector(x, x, 2, 3, 0, 1, 6, 7, 4, 5)
+#define SWAP_4(x) __builtin_shufflevector(x, x, 4, 5, 6, 7, 0, 1, 2, 3)
+#else
+#define SWAP_1(x) __builtin_shufflevector(x, x, 1, 0, 3, 2)
+#define SWAP_2(x) __builtin_shufflevector(x, x, 2, 3, 0, 1)
+#endif
+
 /* Sums and maxima of all lanes, always in the same tree. */
 INLINE float lanes_sum(lanes x)
 {
-    float part[LANES];
-    lanes_store(part, x);
-    for (int width = LANES / 2; width > 0; width /= 2)
-        for (int i = 0; i < width; i++)
-            part[i] += part[i + width];
-    return part[0];
+#if LANES > 8
+    x += SWAP_8(x);
+#endif
+#if LANES > 4
+    x += SWAP_4(x);
+#endif
+    x += SWAP_2(x);
+    x += SWAP_1(x);
+    return x[0];
 }
 
 INLINE float lanes_maximum(lanes x)
 {
-    float part[LANES];
-    lanes_store(part, x);
-    for (int width = LANES / 2; width > 0; width /= 2)
-        for (int i = 0; i < width; i++)
-            part[i] = part[i] != part[i] || part[i] > part[i + width] ? part[i] : part[i + width];
-    return part[0];
+#if LANES > 8
+    x = lanes_max(x, SWAP_8(x));
+#endif
+#if LANES > 4
+    x = lanes_max(x, SWAP_4(x));
+#endif
+    x = lanes_max(x, SWAP_2(x));
+    x = lanes_max(x, SWAP_1(x));
+    return x[0];
 }
 
 #endif

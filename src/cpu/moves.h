@@ -150,44 +150,61 @@ INLINE lanes signed_sine(const float *from, int count, bool inverse)
     return inverse ? -sine : sine;
 }
 
-static void rotate_halves(const struct rows *r, int head, bool inverse)
+/* LANES pairs or, at the end of a head, `count` of them. */
+INLINE void rotate_some_halves(const float *x, float *out, const float *angles, int h, int count, bool inverse)
 {
-    const int h = head / 2;
-    for (int i = 0; i < r->rows; i++) {
-        const float *angles = r->in[1] + i * r->in_stride[1];
-        for (int column = 0; column < r->width; column += head) {
-            const float *x = r->in[0] + i * r->in_stride[0] + column;
-            float *out = r->out + i * r->out_stride + column;
-            for (int j = 0; j < h; j += LANES) {
-                lanes a = load_part(x + j, h - j), b = load_part(x + h + j, h - j);
-                rotate(&a, &b, load_part(angles + j, h - j), signed_sine(angles + h + j, h - j, inverse));
-                store_part(out + j, a, h - j);
-                store_part(out + h + j, b, h - j);
-            }
-        }
-    }
+    lanes a = load_part(x, count), b = load_part(x + h, count);
+    rotate(&a, &b, load_part(angles, count), signed_sine(angles + h, count, inverse));
+    store_part(out, a, count);
+    store_part(out + h, b, count);
 }
 
-static void rotate_pairs(const struct rows *r, int head, bool inverse)
+static void rotate_halves(const struct rows *rows, int head, bool inverse)
 {
+    const struct rows r = *rows;
     const int h = head / 2;
-    for (int i = 0; i < r->rows; i++) {
-        const float *angles = r->in[1] + i * r->in_stride[1];
-        for (int column = 0; column < r->width; column += head) {
-            const float *x = r->in[0] + i * r->in_stride[0] + column;
-            float *out = r->out + i * r->out_stride + column;
-            for (int j = 0; j < h; j += LANES) {
-                lanes low = load_part(x + 2 * j, 2 * (h - j)), high = (lanes){0};
-                if (2 * (h - j) > LANES)
-                    high = load_part(x + 2 * j + LANES, 2 * (h - j) - LANES);
-                lanes a = evens(low, high), b = odds(low, high);
-                rotate(&a, &b, load_part(angles + j, h - j), signed_sine(angles + h + j, h - j, inverse));
-                float pairs[2 * LANES];
-                store_interleaved(pairs, a, b);
-                memcpy(out + 2 * j, pairs, (size_t)(h - j < LANES ? h - j : LANES) * 2 * sizeof *pairs);
-            }
+    for (int i = 0; i < r.rows; i++)
+        for (int column = 0; column < r.width; column += head) {
+            const float *angles = r.in[1] + i * r.in_stride[1], *x = r.in[0] + i * r.in_stride[0] + column;
+            float *out = r.out + i * r.out_stride + column;
+            int j = 0;
+            for (; j + LANES <= h; j += LANES)
+                rotate_some_halves(x + j, out + j, angles + j, h, LANES, inverse);
+            if (j < h)
+                rotate_some_halves(x + j, out + j, angles + j, h, h - j, inverse);
         }
+}
+
+/* The last vectors of a short head are rounded off in memory of their own. */
+INLINE void rotate_some_pairs(const float *x, float *out, const float *angles, int h, int count, bool inverse)
+{
+    float pairs[2 * LANES] = {0};
+    const float *from = x;
+    if (count < LANES) {
+        memcpy(pairs, x, (size_t)count * 2 * sizeof *pairs);
+        from = pairs;
     }
+    lanes low = lanes_load(from), high = lanes_load(from + LANES), a = evens(low, high), b = odds(low, high);
+    rotate(&a, &b, load_part(angles, count), signed_sine(angles + h, count, inverse));
+    store_interleaved(count < LANES ? pairs : out, a, b);
+    if (count < LANES)
+        memcpy(out, pairs, (size_t)count * 2 * sizeof *pairs);
+}
+
+static void rotate_pairs(const struct rows *rows, int head, bool inverse)
+{
+    const struct rows r = *rows;
+    const int h = head / 2;
+    for (int i = 0; i < r.rows; i++)
+        for (int column = 0; column < r.width; column += head) {
+            const float *angles = r.in[1] + i * r.in_stride[1], *x = r.in[0] + i * r.in_stride[0] + column;
+            float *out = r.out + i * r.out_stride + column;
+            int j = 0;
+            for (; j + LANES <= h; j += LANES)
+                rotate_some_pairs(x + 2 * j, out + 2 * j, angles + j, h, LANES, inverse);
+            if (j < h)
+                rotate_some_pairs(x + 2 * j, out + 2 * j, angles + j, h, h - j, inverse);
+        }
 }
 
 #endif

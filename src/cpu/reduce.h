@@ -44,7 +44,8 @@ INLINE lanes lanes_add(lanes a, lanes b)
 WHOLE_REDUCTION(sum_of, lanes_set(0), x, lanes_add, 0, lanes_sum, )
 WHOLE_REDUCTION(maximum_of, lanes_set(-INFINITY), x, lanes_max, -INFINITY, lanes_maximum, )
 WHOLE_REDUCTION(magnitude_of, lanes_set(0), lanes_abs(x), lanes_max, 0, lanes_maximum, )
-WHOLE_REDUCTION(sum_of_exponentials, lanes_set(0), lanes_exp(x - top), lanes_add, -INFINITY, lanes_sum, COMMA float top)
+WHOLE_REDUCTION(sum_of_exponentials, lanes_set(0), exp_negative(x - top, (lanes){0}), lanes_add, -INFINITY, lanes_sum,
+                COMMA float top)
 
 INLINE bool is_finite(float x)
 {
@@ -65,15 +66,26 @@ RUN_REDUCTION(sum, sum_of)
 RUN_REDUCTION(maximum, maximum_of)
 RUN_REDUCTION(magnitude, magnitude_of)
 
-/* A maximum that is not finite is the result itself. */
-static float logsumexp_of(const float *x, int64_t count)
+/* A maximum that is not finite is the result itself. Logarithms are taken of many runs at a time. */
+INLINE lanes finished_logsumexp(lanes sum, lanes top)
 {
-    float top = maximum_of(x, count);
-    if (!is_finite(top))
-        return top;
-    return top + lanes_log(lanes_set(sum_of_exponentials(x, count, top)))[0];
+    return lanes_select(top - top == 0.0f, top + lanes_log(sum), top);
 }
-RUN_REDUCTION(logsumexp, logsumexp_of)
+
+static void reduce_logsumexp(const struct rows *r, int run)
+{
+    for (int i = 0; i < r->rows; i++)
+        for (int first = 0, k = 0; first < r->width; k += LANES) {
+            float sum[LANES] = {0}, top[LANES] = {0};
+            for (int u = 0; u < LANES && first < r->width; u++, first += run) {
+                const float *x = r->in[0] + i * r->in_stride[0] + first;
+                int count = first + run < r->width ? run : r->width - first;
+                top[u] = maximum_of(x, count);
+                sum[u] = is_finite(top[u]) ? sum_of_exponentials(x, count, top[u]) : 0;
+            }
+            lanes_store(r->out + i * r->out_stride + k, finished_logsumexp(lanes_load(sum), lanes_load(top)));
+        }
+}
 
 /* ---------------------------------------------------------------- whole rows, piece by piece */
 
@@ -110,14 +122,18 @@ static void fold_logsumexp(struct partial *p, const float *x, int64_t count)
 /* ---------------------------------------------------------------- along rows */
 
 #define ROW_REDUCTION(name, formula)                                                                                   \
-    static void accumulate_##name(const struct rows *r, float *top)                                                    \
+    static void accumulate_##name(const struct rows *rows, float *top)                                                 \
     {                                                                                                                  \
+        const struct rows r = *rows;                                                                                   \
         (void)top;                                                                                                     \
-        for (int i = 0; i < r->rows; i++)                                                                              \
-            for (int j = 0; j < r->width; j += LANES) {                                                                \
-                lanes so_far = lanes_load(r->out + j), x = lanes_load(r->in[0] + i * r->in_stride[0] + j);             \
-                lanes_store(r->out + j, formula);                                                                      \
+        for (int j = 0; j < r.width; j += LANES) {                                                                     \
+            lanes so_far = lanes_load(r.out + j);                                                                      \
+            for (int i = 0; i < r.rows; i++) {                                                                         \
+                lanes x = lanes_load(r.in[0] + i * r.in_stride[0] + j);                                                \
+                so_far = formula;                                                                                      \
             }                                                                                                          \
+            lanes_store(r.out + j, so_far);                                                                            \
+        }                                                                                                              \
     }
 ROW_REDUCTION(sum, so_far + x)
 ROW_REDUCTION(maximum, lanes_max(so_far, x))
@@ -132,7 +148,7 @@ static void accumulate_logsumexp(const struct rows *r, float *top)
             lanes m = lanes_load(top + j), sum = lanes_load(r->out + j);
             ints greater = x > m;
             lanes higher = lanes_max(m, x);
-            lanes e = lanes_exp(lanes_select(greater, m - x, x - m));
+            lanes e = exp_negative(lanes_select(greater, m - x, x - m), (lanes){0});
             e = lanes_select(higher - higher == 0.0f, e, (lanes){0});
             sum = lanes_select(greater, lanes_fma(sum, e, lanes_set(1)), sum + e);
             lanes_store(top + j, higher);
@@ -142,11 +158,8 @@ static void accumulate_logsumexp(const struct rows *r, float *top)
 
 static void finish_logsumexp(float *sum, const float *top, int width)
 {
-    for (int j = 0; j < width; j += LANES) {
-        lanes m = lanes_load(top + j);
-        lanes y = m + lanes_log(lanes_load(sum + j));
-        lanes_store(sum + j, lanes_select(m - m == 0.0f, y, m));
-    }
+    for (int j = 0; j < width; j += LANES)
+        lanes_store(sum + j, finished_logsumexp(lanes_load(sum + j), lanes_load(top + j)));
 }
 
 #endif
