@@ -29,7 +29,7 @@ static bool is_leaf(const struct node *node)
 /* A finished partial is finished again; other whole reductions and products are not repeated. */
 static bool runs_once(const struct graph *graph, const struct node *node)
 {
-    if (node->op == OP_GEMM)
+    if (node->op == OP_GEMM || node->op == OP_PICK)
         return true;
     bool whole = op_is_reduction(node->op) && is_whole_run(node->run);
     return whole && (graph->is_block ? true : graph->node[node->input[0]].op != OP_IN);
@@ -88,6 +88,8 @@ static bool is_invertible(const struct choice *c, int u, int place)
  * anyway. */
 static bool find_inverse(struct choice *c, int n, bool product, int depth)
 {
+    if (c->s->inverse[n] >= 0)
+        return true;
     for (int i = c->users.begin[n]; i < c->users.begin[n + 1] && depth < INVERSE_DEPTH; i++) {
         int u = c->users.user[i].node;
         if (!c->s->forward[u] || !is_invertible(c, u, c->users.user[i].place))
@@ -97,6 +99,7 @@ static bool find_inverse(struct choice *c, int n, bool product, int depth)
         if (c->needed[u] && !in_memory(c, u) && c->s->inverse[u] < 0)
             c->s->saved[u] = true;
         c->s->inverse[n] = u;
+        c->visited[u] = false; /* it may be computed in another way now */
         return true;
     }
     return false;

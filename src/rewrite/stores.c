@@ -247,14 +247,13 @@ static bool place_operands(struct cutting *cutting, int n)
 {
     const struct graph *graph = cutting->graph;
     const struct node *node = &graph->node[n];
-    moment last = cutting->piece[cutting->group[n]].key - 1;
     for (int k = 0; k < node->input_count; k++) {
         int x = strip_operand(graph, node->input[k]);
         const struct node *operand = &graph->node[x];
         for (int i = 0; operand->op == OP_STACK && i < operand->input_count; i++)
-            if (!place_value(cutting, operand->input[i], last))
+            if (!place_value(cutting, operand->input[i], cutting->need[operand->input[i]]))
                 return false;
-        if (operand->op != OP_STACK && !place_value(cutting, x, last))
+        if (operand->op != OP_STACK && !place_value(cutting, x, cutting->need[x]))
             return false;
     }
     return true;

@@ -261,6 +261,18 @@ static int make_algebra(struct tidying *t, int n)
     return sum.full ? make_other(t, n) : build_sum(&t->b, &t->pairs, &sum);
 }
 
+/* A matrix that turned out to be one value a run is repeated: it may meet runs of another length. */
+static int keep_columns(struct builder *b, int made, const struct shape *shape)
+{
+    bool coarser = false;
+    for (int i = 0; made >= 0 && i < b->graph->node[made].shape.rank; i++) {
+        const struct dim *dim = &b->graph->node[made].shape.dim[i];
+        for (int k = 0; k < shape->rank && dim->form == DIM_RUNS; k++)
+            coarser = coarser || (shape->dim[k].axis == dim->axis && shape->dim[k].form == DIM_WHOLE);
+    }
+    return coarser ? build_broadcast(b, made, shape) : made;
+}
+
 static void make_all(struct tidying *t)
 {
     const struct graph *graph = t->graph;
@@ -269,6 +281,7 @@ static void make_all(struct tidying *t)
         if (!t->users.used[n] || t->inner[n])
             continue;
         t->made[n] = is_algebra(graph->node[n].op) ? make_algebra(t, n) : make_other(t, n);
+        t->made[n] = keep_columns(&t->b, t->made[n], &graph->node[n].shape);
         build_name(&t->b, t->made[n], graph->node[n].name);
     }
     for (int o = 0; o < graph->operand_count && !builder_failed(&t->b); o++) {

@@ -155,7 +155,8 @@ static void fill(struct chain *chain, int o, struct random *random)
     for (int d = 0; d < operand->shape.rank; d++)
         positive = positive || operand->shape.dim[d].form == DIM_RUNS;
     for (int64_t i = 0; i < numbers->count; i++) {
-        double x = (double)(1 + random_below(random, 2047)) / 2048; /* exact in f32, as are steps of 2^-10 */
+        double x =
+            (double)(1 + 2 * random_below(random, 2048)) / 4096; /* exact in f32, as are steps of 2^-10; never 1/2 */
         numbers->value[i] = positive ? 0.25 + x : 2 * x - 1;
         if (operand->dtype == CODA_I32)
             numbers->value[i] = (double)random_below(random, id_limit(chain, o));
