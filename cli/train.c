@@ -282,6 +282,7 @@ static void print_start(const struct run *run)
     const coda_llama_config *model = &run->config.model;
     double parameters = (double)coda_llama_parameters(model);
     int64_t done = coda_trainer_steps_done(run->trainer);
+    int64_t tokens = run->config.batch * run->config.sequence * run->config.accumulation;
     if (run->json) {
         json_begin(run->json);
         json_text(run->json, "event", "start");
@@ -298,9 +299,8 @@ static void print_start(const struct run *run)
     printf("A Llama of %.2f million parameters (%lld layers of width %lld) learns %s: %lld steps of %lld tokens in %s, "
            "%d threads\n",
            parameters / 1e6, (long long)model->num_hidden_layers, (long long)model->hidden_size, run->config.data,
-           (long long)run->config.steps,
-           (long long)(run->config.batch * run->config.sequence * run->config.accumulation),
-           coda_dtype_name(run->config.dtype), coda_device_threads(run->device));
+           (long long)run->config.steps, (long long)tokens, coda_dtype_name(run->config.dtype),
+           coda_device_threads(run->device));
     if (done)
         printf("Going on from %s\n", run->checkpoint);
 }

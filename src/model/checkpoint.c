@@ -290,9 +290,9 @@ coda_status coda_trainer_resume(coda_trainer *trainer, const char *checkpoint, c
     char path[LONG_PATH];
     struct safetensors file = {.descriptor = -1};
     int64_t step = 0;
-    float **state = calloc((size_t)(STATES * m->weight_count), sizeof *state);
+    float **state = calloc((size_t)m->weight_count * STATES, sizeof *state);
     if (!state)
-        return model_no_memory(error, "the optimizer's state", (size_t)(STATES * m->weight_count) * sizeof *state);
+        return model_no_memory(error, "the optimizer's state", (size_t)m->weight_count * STATES * sizeof *state);
     coda_status status = join_path(path, sizeof path, checkpoint, training_file, error);
     if (status == CODA_OK)
         status = safetensors_open(&file, path, error);

@@ -4,25 +4,24 @@
 #include <stdio.h>
 #include <string.h>
 
-coda_status model_fail(coda_error *error, coda_status status, const char *format, ...)
+void describe_error(coda_error *error, coda_status status, const char *format, ...)
 {
-    if (error) {
-        va_list arguments;
-        va_start(arguments, format);
-        error->status = status;
-        vsnprintf(error->message, sizeof error->message, format, arguments);
-        va_end(arguments);
-    }
-    return status;
+    if (!error)
+        return;
+    va_list arguments;
+    va_start(arguments, format);
+    error->status = status;
+    vsnprintf(error->message, sizeof error->message, format, arguments);
+    va_end(arguments);
 }
 
-coda_status model_no_memory(coda_error *error, const char *what, size_t bytes)
+void describe_no_memory(coda_error *error, const char *what, size_t bytes)
 {
-    return model_fail(error, CODA_MEMORY, "cannot allocate %zu bytes for %s: use a smaller model, batch or sequence",
-                      bytes, what);
+    describe_error(error, CODA_MEMORY, "cannot allocate %zu bytes for %s: use a smaller model, batch or sequence",
+                   bytes, what);
 }
 
-coda_status model_system_error(coda_error *error, const char *verb, const char *path)
+void describe_system_error(coda_error *error, const char *verb, const char *path)
 {
     char reason[128] = "";
     int code = errno;
@@ -30,7 +29,7 @@ coda_status model_system_error(coda_error *error, const char *verb, const char *
     const char *advice = code == ENOSPC   ? ": free some space and repeat"
                          : code == EACCES ? ": give a path that you may use"
                                           : "";
-    return model_fail(error, CODA_IO, "cannot %s '%s': %s%s", verb, path, text, advice);
+    describe_error(error, CODA_IO, "cannot %s '%s': %s%s", verb, path, text, advice);
 }
 
 /* Edits between two short names, a swap of neighbours counting one. */

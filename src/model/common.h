@@ -8,13 +8,28 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Sets *error (may be NULL) and returns `status`. */
-coda_status model_fail(coda_error *error, coda_status status, const char *format, ...)
+/* Sets *error, which may be NULL. */
+void describe_error(coda_error *error, coda_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-/* CODA_MEMORY: "cannot allocate N bytes for WHAT". */
-coda_status model_no_memory(coda_error *error, const char *what, size_t bytes);
-/* CODA_IO with the system's reason: "cannot VERB 'PATH': REASON". Reads errno. */
-coda_status model_system_error(coda_error *error, const char *verb, const char *path);
+void describe_no_memory(coda_error *error, const char *what, size_t bytes);
+void describe_system_error(coda_error *error, const char *verb, const char *path); /* reads errno */
+
+/* Sets *error and is `status`; what it is, is in sight of whoever analyses the caller. */
+#define model_fail(error, status, ...) (describe_error(error, status, __VA_ARGS__), (status))
+
+/* "cannot allocate N bytes for WHAT" */
+static inline coda_status model_no_memory(coda_error *error, const char *what, size_t bytes)
+{
+    describe_no_memory(error, what, bytes);
+    return CODA_MEMORY;
+}
+
+/* "cannot VERB 'PATH': REASON", by errno */
+static inline coda_status model_system_error(coda_error *error, const char *verb, const char *path)
+{
+    describe_system_error(error, verb, path);
+    return CODA_IO;
+}
 
 /* The name of `names` nearest to `name`, or NULL if none is near. `names` ends in NULL. */
 const char *nearest_name(const char *name, const char *const *names);

@@ -311,8 +311,8 @@ void coda_train_config_defaults(coda_train_config *config)
 {
     memset(config, 0, sizeof *config);
     coda_llama_config_defaults(&config->model);
-    config->steps = 300;
-    config->batch = 8;
+    config->steps = 500;
+    config->batch = 4;
     config->sequence = 256;
     config->accumulation = 1;
     config->learning_rate = 2e-3;
@@ -325,7 +325,7 @@ void coda_train_config_defaults(coda_train_config *config)
     config->clip = 1;
     config->seed = 1;
     config->dtype = CODA_BF16;
-    config->checkpoint_interval = 100;
+    config->checkpoint_interval = 250;
     config->keep = 2;
     snprintf(config->out, sizeof config->out, "checkpoints");
 }

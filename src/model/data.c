@@ -45,21 +45,21 @@ static coda_status scan(struct data *data, struct shard *shard, int64_t vocabula
         coda_status status = read_bytes(shard, at, chunk, CHUNK, &got, error);
         if (status != CODA_OK)
             return status;
-        if (got % data->width)
+        at += got;
+        if (at % data->width)
             return model_fail(error, CODA_INVALID, "'%s' has %lld bytes, no multiple of the %d of a token", shard->path,
-                              (long long)(at + got), data->width);
+                              (long long)at, data->width);
         for (int64_t i = 0; i < got; i += data->width) {
             int64_t token = token_at(chunk + i, data->width);
             data->fingerprint = (data->fingerprint ^ (uint64_t)token) * 0x100000001b3u;
+            int64_t place = (at - got + i) / data->width;
             if (token >= vocabulary)
                 return model_fail(
                     error, CODA_INVALID,
                     "'%s': token %lld is %lld, but the vocabulary has %lld: raise vocab_size, or check the "
                     "data's format (now %d-byte tokens)",
-                    shard->path, (long long)((at + i) / data->width), (long long)token, (long long)vocabulary,
-                    data->width);
+                    shard->path, (long long)place, (long long)token, (long long)vocabulary, data->width);
         }
-        at += got;
     } while (got == CHUNK);
     shard->tokens = at / data->width;
     return CODA_OK;
@@ -183,7 +183,7 @@ static int64_t permute(uint64_t key, int64_t index, int64_t count)
 static coda_status read_tokens(const struct data *data, int64_t first, int64_t count, int32_t *tokens,
                                coda_error *error)
 {
-    unsigned char chunk[CHUNK];
+    unsigned char chunk[CHUNK] = {0};
     int i = 0;
     while (count > 0) {
         while (first >= data->shard[i].first + data->shard[i].tokens)

@@ -40,10 +40,10 @@ void json_read_fail(struct json_reader *json, coda_status status, size_t at, con
     shown[width] = 0;
     size_t column = at - begin;
     if (column <= width && width < SHOWN)
-        model_fail(json->error, status, "%s:%zu:%zu: error: %s\n    %s\n    %*s^", json->file, line, column + 1, why,
-                   shown, (int)column, "");
+        describe_error(json->error, status, "%s:%zu:%zu: error: %s\n    %s\n    %*s^", json->file, line, column + 1,
+                       why, shown, (int)column, "");
     else
-        model_fail(json->error, status, "%s:%zu:%zu: error: %s", json->file, line, column + 1, why);
+        describe_error(json->error, status, "%s:%zu:%zu: error: %s", json->file, line, column + 1, why);
 }
 
 static void skip_space(struct json_reader *json)
@@ -259,7 +259,8 @@ bool json_read_integer(struct json_reader *json, int64_t *number)
     double value;
     if (!json_read_number(json, &value))
         return false;
-    if (!(value >= -0x1p53 && value <= 0x1p53) || value != (double)(int64_t)value) {
+    const double limit = 9007199254740992.0; /* 2^53: integers up to here are exact */
+    if (value < -limit || value > limit || value != (double)(int64_t)value) {
         json_read_fail(json, CODA_INVALID, start, "expected an integer");
         return false;
     }

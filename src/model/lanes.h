@@ -39,7 +39,7 @@ LANE_INLINE lanes all_lanes(float x)
 /* first, first + 1, .. */
 LANE_INLINE integer_lanes count_lanes(int first)
 {
-    integer_lanes x;
+    integer_lanes x = {0};
     for (int i = 0; i < LANES; i++)
         x[i] = first + i;
     return x;
@@ -95,7 +95,7 @@ LANE_INLINE lanes exp_lanes(lanes x)
     bit_lanes power = ((bit_lanes)shifted << 23) + (bit_lanes)all_lanes(1.0f);
     lanes y = p * (lanes)power;
     y = select_lanes(tiny, all_lanes(0.0f), y);
-    return select_lanes(x == x, y, x);
+    return select_lanes((x < all_lanes(0.0f)) | (x >= all_lanes(0.0f)), y, x); /* neither: a NaN */
 }
 
 LANE_INLINE lanes sigmoid_lanes(lanes x)

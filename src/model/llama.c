@@ -111,7 +111,7 @@ static coda_status allocate_weights(coda_llama *llama, coda_error *error)
 {
     const coda_llama_config *c = &llama->config;
     llama->weight_count = head_index(llama) == EMBEDDING_INDEX ? final_norm_index(llama) + 1 : head_index(llama) + 1;
-    llama->weight = calloc((size_t)llama->weight_count, sizeof *llama->weight);
+    llama->weight = calloc((size_t)maximum(llama->weight_count, 1), sizeof *llama->weight);
     if (!llama->weight)
         return model_no_memory(error, "the list of weights", (size_t)llama->weight_count * sizeof *llama->weight);
     describe(&llama->weight[EMBEDDING_INDEX], "model.embed_tokens.weight", 2, c->vocab_size, c->hidden_size);

@@ -117,7 +117,8 @@ static void run_norm(void *context, int64_t index)
 void rms_norm(const struct operators *o, int64_t rows, int64_t width, const void *x, const void *g, double eps, void *y,
               float *scale)
 {
-    struct task task = {.o = o, .rows = rows, .width = width, .a = x, .g = g, .eps = eps, .y = y, .scale = scale};
+    struct task task = {.o = o, .rows = rows, .width = width, .a = x, .g = g, .eps = eps, .y = y};
+    task.scale = scale;
     coda_parallel_for(o->device, ceiling(rows, TASK_ROWS), run_norm, &task);
     count_bytes(o, (double)width * (2 * (double)rows + 1), (double)rows);
 }
@@ -161,15 +162,8 @@ static void run_norm_backward(void *context, int64_t index)
 void rms_norm_backward(const struct operators *o, int64_t rows, int64_t width, const void *dy, const void *x,
                        const void *g, const float *scale, void *dx, float *partials)
 {
-    struct task task = {.o = o,
-                        .rows = rows,
-                        .width = width,
-                        .a = dy,
-                        .b = x,
-                        .g = g,
-                        .scale_in = scale,
-                        .y = dx,
-                        .partials = partials};
+    struct task task = {.o = o, .rows = rows, .width = width, .a = dy, .b = x, .g = g, .scale_in = scale, .y = dx};
+    task.partials = partials;
     coda_parallel_for(o->device, ceiling(rows, ROW_RUN), run_norm_backward, &task);
     count_bytes(o, (double)width * (3 * (double)rows + 1),
                 (double)rows + (double)width * (double)ceiling(rows, ROW_RUN));
@@ -221,7 +215,8 @@ static void loss_row(const struct task *t, int64_t row)
 {
     const struct operator_code *code = t->o->code;
     float z[PIECE], best = -INFINITY, sum = 0, target = 0;
-    for (int64_t i = 0; i < t->width; i += PIECE) {
+    int64_t i = 0;
+    do { /* at least one piece: the sum is not 0 */
         int64_t count = minimum(PIECE, t->width - i);
         load(t, t->a, row * t->width + i, count, z);
         float here = code->largest(count, z), now = here > best ? here : best;
@@ -229,7 +224,8 @@ static void loss_row(const struct task *t, int64_t row)
         best = now;
         if (t->ids[row] >= i && t->ids[row] < i + count)
             target = z[t->ids[row] - i];
-    }
+        i += PIECE;
+    } while (i < t->width);
     t->scale[row] = best + logf(sum);
     float weight = t->weights[row] / (float)t->divisor;
     t->loss[row] = t->ids[row] == IGNORED ? 0 : (t->scale[row] - target) * weight;
@@ -243,15 +239,10 @@ static void run_loss(void *context, int64_t index)
 void cross_entropy(const struct operators *o, int64_t rows, int64_t width, const void *logits, const int32_t *targets,
                    const float *weights, double divisor, float *lse, float *loss)
 {
-    struct task task = {.o = o,
-                        .rows = rows,
-                        .width = width,
-                        .a = logits,
-                        .ids = targets,
-                        .weights = weights,
-                        .divisor = divisor,
-                        .scale = lse,
-                        .loss = loss};
+    struct task task = {
+        .o = o, .rows = rows, .width = width, .a = logits, .ids = targets, .weights = weights, .divisor = divisor};
+    task.scale = lse;
+    task.loss = loss;
     coda_parallel_for(o->device, ceiling(rows, TASK_ROWS), run_loss, &task);
     count_bytes(o, (double)rows * (double)width, 4 * (double)rows);
 }

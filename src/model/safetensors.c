@@ -142,13 +142,14 @@ static void print_header(struct json_text *text, const struct safetensors_tensor
     json_print(text, "}");
     for (int i = 0; i < count; i++) {
         const struct safetensors_tensor *tensor = &tensors[i];
+        int64_t end = at + tensor_bytes(tensor);
         json_print(text, ",");
         json_print_string(text, tensor->name);
         json_print(text, ":{\"dtype\":\"%s\",\"shape\":[%lld", type_name(tensor->dtype), (long long)tensor->shape[0]);
         if (tensor->rank == 2)
             json_print(text, ",%lld", (long long)tensor->shape[1]);
-        json_print(text, "],\"data_offsets\":[%lld,%lld]}", (long long)at, (long long)(at + tensor_bytes(tensor)));
-        at += tensor_bytes(tensor);
+        json_print(text, "],\"data_offsets\":[%lld,%lld]}", (long long)at, (long long)end);
+        at = end;
     }
     json_print(text, "}");
     while (text->length % 64 && !text->failed)

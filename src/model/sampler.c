@@ -3,7 +3,7 @@
 
 static bool likelier(const float *logits, int32_t a, int32_t b)
 {
-    return logits[a] > logits[b] || (logits[a] == logits[b] && a < b);
+    return logits[a] > logits[b] || (a < b && logits[a] == logits[b]);
 }
 
 /* Moves the k likeliest to the front of `order`, in no particular order (quickselect). */

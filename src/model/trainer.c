@@ -247,7 +247,7 @@ coda_status coda_trainer_step(coda_trainer *trainer, coda_step_report *report, c
     int64_t rows = t->config.batch * t->config.sequence;
     if (!t->has_data)
         return model_fail(error, CODA_INVALID, "this trainer has no data: set `data` in its configuration");
-    int32_t *tokens = malloc((size_t)rows * 2 * sizeof *tokens);
+    int32_t *tokens = calloc((size_t)rows * 2, sizeof *tokens);
     if (!tokens)
         return model_no_memory(error, "a batch", (size_t)rows * 2 * sizeof *tokens);
     coda_batch batch = {t->config.batch, t->config.sequence, tokens, tokens + rows, NULL};
