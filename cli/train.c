@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static const char help_start[] =
@@ -175,10 +176,8 @@ static int apply_overrides(struct run *run)
     for (int i = 0; i < run->override_count; i++) {
         if (!run->override[i].key)
             return usage_error("train", "no memory for the options");
-        if (coda_train_config_set(&run->config, run->override[i].key, run->override[i].value, &error) != CODA_OK) {
-            report("train", &error);
-            return usage_error("train", "the option --%s is wrong", run->override[i].key);
-        }
+        if (coda_train_config_set(&run->config, run->override[i].key, run->override[i].value, &error) != CODA_OK)
+            return usage_error("train", "%s", error.message);
     }
     return -1;
 }
@@ -262,6 +261,30 @@ static coda_status open_run(struct run *run, coda_error *error)
     return status;
 }
 
+/* Says before the work what would otherwise show after it. */
+static bool can_write(const char *out, coda_error *error)
+{
+    char path[CODA_PATH_SIZE + 32];
+    error->status = CODA_IO;
+    for (size_t i = 1; i <= strlen(out); i++) {
+        if (out[i] != '/' && out[i] != 0)
+            continue;
+        snprintf(path, sizeof path, "%.*s", (int)i, out);
+        if (mkdir(path, 0777) != 0 && errno != EEXIST)
+            break;
+    }
+    snprintf(path, sizeof path, "%s/.writable.%ld.tmp", out, (long)getpid());
+    FILE *file = fopen(path, "w");
+    if (!file) {
+        snprintf(error->message, sizeof error->message, "cannot write into '%.900s': %s: give another --out", out,
+                 strerror(errno));
+        return false;
+    }
+    fclose(file);
+    unlink(path);
+    return true;
+}
+
 /* Only the files that a checkpoint has are removed. */
 static void remove_checkpoints(const char *out)
 {
@@ -339,8 +362,14 @@ static coda_status train(struct run *run, coda_error *error)
             break;
         progress_step(&progress, &step);
         if (interval > 0 && step.step % interval == 0 && step.step < run->config.steps && !interrupted) {
-            status = save(run, &progress, error);
-            saved = step.step;
+            /* A full disk now may have room at the end: what was learned is not given up. */
+            if (save(run, &progress, error) == CODA_OK) {
+                saved = step.step;
+            } else {
+                progress_clear(&progress);
+                report("train", error);
+                fputs("Training goes on; the checkpoint before this one is intact.\n", stderr);
+            }
         }
     }
     if (status == CODA_OK && saved != coda_trainer_steps_done(run->trainer))
@@ -382,6 +411,8 @@ int command_train(int argc, char **argv)
         code = open_device(&run.arguments, &run.device);
     if (code < 0) {
         coda_status status = open_run(&run, &error);
+        if (status == CODA_OK && !can_write(run.config.out, &error))
+            status = error.status;
         if (status == CODA_OK) {
             catch_signals();
             if (run.overwrite && !run.resume)

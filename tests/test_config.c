@@ -150,14 +150,17 @@ static const struct {
     {"tie_word_embeddings", "false", NULL},
     {"data", "a \"b\" \\c", NULL},
     {"data-format", "u32", NULL},
-    {"steps", "twelve", "expected a number"},
-    {"steps", "", "expected a number"},
-    {"steps", "1 2", "end of the file"},
-    {"steps", "1.5", "an integer"},
+    {"steps", "twelve", "must be an integer from 1 to 1000000000000; found \"twelve\""},
+    {"steps", "", "must be an integer"},
+    {"steps", "1 2", "found \"1 2\""},
+    {"steps", "1.5", "must be an integer"},
     {"stepz", "1", "did you mean `steps`?"},
     {"hiden-size", "1", "did you mean `hidden_size`?"},
     {"qqqqqqqq", "1", "unknown key"},
+    {"steps", "0", "must be an integer from 1"},
     {"dtype", "f64", "f32, bf16 or f16"},
+    {"tie-word-embeddings", "yes", "must be true or false"},
+    {"data", "a\nb", "without control characters"},
 };
 
 static void options_of_the_command_line(void **state)

@@ -221,25 +221,35 @@ coda_status coda_train_config_load(const char *path, coda_train_config *config, 
     return status;
 }
 
-coda_status coda_train_config_set(coda_train_config *config, const char *key, const char *value, coda_error *error)
+static coda_status unknown_option(const char *name, coda_error *error)
 {
-    char name[64], quoted[2 * CODA_PATH_SIZE + 2];
-    size_t length = strlen(key), used = 0;
-    if (length >= sizeof name || strlen(value) >= CODA_PATH_SIZE)
-        return model_fail(error, CODA_INVALID, "the option --%.60s or its value is too long", key);
-    for (size_t i = 0; i <= length; i++)
-        name[i] = key[i] == '-' ? '_' : key[i];
-    const struct config_key *found = config_find(train_keys, name);
-    if (!found)
-        found = config_find(model_keys, name);
-    if (!found) {
-        const char *near = suggestion(name, true);
-        if (!near || strcmp(near, "model") == 0)
-            near = suggestion(name, false);
-        return model_fail(error, CODA_INVALID, "unknown key `%s`%s%s%s", name, near ? ": did you mean `" : "",
-                          near ? near : "", near ? "`?" : "");
-    }
-    bool text = found->kind == KEY_TEXT || found->kind == KEY_CHOICE;
+    const char *near = suggestion(name, true);
+    if (!near || strcmp(near, "model") == 0)
+        near = suggestion(name, false);
+    return model_fail(error, CODA_INVALID, "unknown key `%s`%s%s%s", name, near ? ": did you mean `" : "",
+                      near ? near : "", near ? "`?" : "");
+}
+
+static coda_status wrong_option(const struct config_key *key, const char *value, coda_error *error)
+{
+    char low[32], high[32];
+    json_format_number(key->low, low);
+    json_format_number(key->high, high);
+    if (key->kind == KEY_INTEGER || key->kind == KEY_REAL)
+        return model_fail(error, CODA_INVALID, "`%s` must be %s from %s to %s; found \"%.100s\"", key->name,
+                          key->kind == KEY_INTEGER ? "an integer" : "a number", low, high, value);
+    return model_fail(error, CODA_INVALID, "`%s` must be %s; found \"%.100s\"", key->name,
+                      key->kind == KEY_BOOLEAN ? "true or false"
+                      : key->kind == KEY_TEXT  ? "a text without control characters"
+                                               : key->help,
+                      value);
+}
+
+/* The value as JSON: texts in quotes. Returns its length. */
+static size_t quote(const struct config_key *key, const char *value, char *quoted)
+{
+    size_t used = 0;
+    bool text = key->kind == KEY_TEXT || key->kind == KEY_CHOICE;
     if (text)
         quoted[used++] = '"';
     for (; *value; value++) {
@@ -249,16 +259,30 @@ coda_status coda_train_config_set(coda_train_config *config, const char *key, co
     }
     if (text)
         quoted[used++] = '"';
+    return used;
+}
+
+coda_status coda_train_config_set(coda_train_config *config, const char *key, const char *value, coda_error *error)
+{
+    char name[64], quoted[2 * CODA_PATH_SIZE + 2];
+    size_t length = strlen(key);
+    if (length >= sizeof name || strlen(value) >= CODA_PATH_SIZE)
+        return model_fail(error, CODA_INVALID, "the key `%.60s` or its value is too long", key);
+    for (size_t i = 0; i <= length; i++)
+        name[i] = key[i] == '-' ? '_' : key[i];
+    const struct config_key *found = config_find(train_keys, name);
+    if (!found)
+        found = config_find(model_keys, name);
+    if (!found)
+        return unknown_option(name, error);
     coda_train_config changed = *config;
-    char place[80];
-    snprintf(place, sizeof place, "--%s", key);
     struct json_reader json;
-    json_read_open(&json, quoted, used, place, error);
+    json_read_open(&json, quoted, quote(found, value, quoted), name, NULL);
     config_read(&json, found, &changed);
-    coda_status status = json_read_end(&json);
-    if (status == CODA_OK)
-        *config = changed;
-    return status;
+    if (json_read_end(&json) != CODA_OK)
+        return wrong_option(found, value, error);
+    *config = changed;
+    return CODA_OK;
 }
 
 const char *coda_train_config_key(int index, const char **help, const coda_train_config *config, char *text)
