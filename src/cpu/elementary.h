@@ -53,7 +53,7 @@ INLINE lanes exp_negative(lanes x, lanes low)
     r = lanes_fma(n, lanes_set(2.12194440e-4f), r) + low;
     lanes p = exp_reduced(r);
     words y = (words)p + ((words)shifted << 23);
-    return (lanes)(y & ~(words)(x < -87.0f));
+    return (lanes)((y & ~(words)(x < -87.0f)) | (words)(x != x)); /* all ones are a NaN */
 }
 
 /* 2 units */

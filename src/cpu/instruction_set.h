@@ -21,7 +21,8 @@ struct microkernel {
     unsigned needs;    /* of the machine, bits of enum cpu_feature */
     bool only_bf16;    /* takes products of bf16 with bf16; others take every type, widened to f32 while packing */
     int rows, columns; /* of the product in registers */
-    int depth;         /* packed depths are multiples of it */
+    int step;          /* steps of K of one line that lie side by side in a panel */
+    int depth;         /* packed depths are multiples of it; the deep form pads with zeros */
     coda_dtype packed; /* type of packed elements: f32 or bf16 */
     /* panel[k][i] = block[i][k] and panel[k][i] = block[k][i] for k < depth, i < width, from a type of memory; rows of
      * `block` are `stride` elements apart. NULL where the type is not packed directly; never for `packed` itself. The

@@ -11,6 +11,7 @@ static const struct microkernel f32_microkernel = {
     .needs = ISA_NEEDS,
     .rows = MICRO_ROWS,
     .columns = MICRO_COLUMNS,
+    .step = 1,
     .depth = 1,
     .packed = CODA_F32,
     .pack_deep = {[CODA_F32] = pack_deep_f32, [CODA_BF16] = pack_deep_bf16, [CODA_F16] = pack_deep_f16},
