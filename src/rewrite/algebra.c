@@ -23,8 +23,11 @@ void term_multiply(const struct graph *graph, struct term *term, int node, int e
         origin = -1;
     }
     const struct node *n = &graph->node[node];
-    if (n->op == OP_NUMBER && isfinite(pow(n->number, exponent))) {
-        term->coefficient *= pow(n->number, exponent);
+    if (n->op == OP_NUMBER) {
+        double coefficient = term->coefficient * pow(n->number, exponent);
+        bool holds = isnormal(coefficient) || (n->number == 0 && exponent > 0);
+        term->coefficient = holds ? coefficient : term->coefficient;
+        term->full = term->full || !holds; /* beyond what a number holds: stays as it is written */
         return;
     }
     for (int i = 0; i < term->count; i++)

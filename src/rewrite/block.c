@@ -8,7 +8,7 @@ static bool append_forward(const struct graph *block, const struct graph *origin
 {
     struct graph *deferred = defer_scales(block, report, why);
     bool made =
-        deferred != NULL && cut_graph(deferred, origin, block->name, false, allow_passes, unit, NULL, why) == CODA_OK;
+        deferred != NULL && cut_graph(deferred, origin, block->name, false, allow_passes, unit, report, why) == CODA_OK;
     graph_free(deferred);
     return made;
 }
@@ -20,7 +20,7 @@ static bool append_both(const struct graph *block, bool allow_passes, struct uni
     struct derivation d;
     struct graph *backward = derive_open(&d, block, NULL, NULL, why) ? derive_backward(&d, report, why) : NULL;
     bool made = backward != NULL && append_forward(d.with_saves, backward, allow_passes, unit, report, why) &&
-                cut_graph(backward, d.with_saves, backward->name, true, allow_passes, unit, NULL, why) == CODA_OK;
+                cut_graph(backward, d.with_saves, backward->name, true, allow_passes, unit, report, why) == CODA_OK;
     graph_free(backward);
     derive_close(&d);
     return made;

@@ -59,7 +59,8 @@ bool builder_failed(const struct builder *b)
 static uint64_t mix(uint64_t hash, uint64_t value)
 {
     hash ^= value + 0x9e3779b97f4a7c15u + (hash << 6) + (hash >> 2);
-    return hash * 0xff51afd7ed558ccdu;
+    hash *= 0xff51afd7ed558ccdu;
+    return hash ^ hash >> 33;
 }
 
 static bool commutes(enum op op)
@@ -79,7 +80,8 @@ static uint64_t hash_node(const struct node *node)
 {
     uint64_t hash = mix(1, (uint64_t)node->op), number;
     if (commutes(node->op)) {
-        hash = mix(hash, (uint64_t)node->input[0] + (uint64_t)node->input[1]);
+        bool ordered = node->input[0] < node->input[1];
+        hash = mix(mix(hash, (uint64_t)node->input[!ordered]), (uint64_t)node->input[ordered]);
     } else {
         for (int i = 0; i < node->input_count; i++)
             hash = mix(hash, (uint64_t)node->input[i]);
@@ -192,6 +194,8 @@ int build_parameter(struct builder *b, const char *name, double default_value)
 
 int build_out(struct builder *b, const char *name, coda_role role, coda_dtype dtype, int value)
 {
+    if (value < 0 && b->why.status == CODA_OK)
+        return refuse(&b->why, CODA_UNSUPPORTED, "", "no rule computes `%.60s`", name);
     if (!ready(b, &value, 1))
         return -1;
     struct shape shape = b->graph->node[value].shape;

@@ -144,19 +144,19 @@ static bool emit(struct cutting *c, const char *name, struct unit *unit)
 }
 
 coda_status cut_graph(const struct graph *graph, const struct graph *origin, const char *name, bool backward,
-                      bool allow_passes, struct unit *unit, int *passes, struct complaint *why)
+                      bool allow_passes, struct unit *unit, struct report *report, struct complaint *why)
 {
     struct cutting c = {.graph = graph,
                         .origin = origin,
                         .unit = unit,
+                        .report = report,
                         .allow_passes = allow_passes,
                         .matrix_dtype = matrix_dtype(graph),
                         .value_stem = backward ? "Z" : "H",
                         .runs_stem = backward ? "c" : "S"};
     memset(why, 0, sizeof *why);
-    if (open_cutting(&c) && find_moments(&c) && place_stores(&c) && place_crossings(&c) && emit(&c, name, unit) &&
-        passes)
-        *passes = c.passes;
+    if (open_cutting(&c) && find_moments(&c) && place_stores(&c) && place_crossings(&c))
+        emit(&c, name, unit);
     *why = c.why;
     close_cutting(&c);
     return why->status;

@@ -5,6 +5,7 @@
 #include "lang/lang.h"
 #include "rewrite/builder.h"
 #include "rewrite/names.h"
+#include "rewrite/report.h"
 #include "rewrite/users.h"
 
 /* When a value is known: PERIOD * p in the epilogue of the p-th group of products, a little later where it needs
@@ -54,7 +55,7 @@ struct cutting {
         int piece, on;
     } * dependence;
     int dependence_count, dependence_capacity;
-    int passes; /* pieces without a product that no rule could avoid */
+    struct report *report;
     struct complaint why;
 };
 
@@ -62,7 +63,7 @@ struct cutting {
  * program stores and another loads are the same in both. Names
  * of `origin` (may be NULL) and of the programs that the unit has are taken. */
 coda_status cut_graph(const struct graph *graph, const struct graph *origin, const char *name, bool backward,
-                      bool allow_passes, struct unit *unit, int *passes, struct complaint *why);
+                      bool allow_passes, struct unit *unit, struct report *report, struct complaint *why);
 
 /* Steps, each in a file of its own. All set cutting->why and return false on failure. */
 bool find_moments(struct cutting *cutting);                       /* moments.c: groups products, times every node */

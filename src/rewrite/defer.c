@@ -1,6 +1,7 @@
 /* Rules of the forward: what waits for a whole row moves behind the next product. */
 #include "rewrite/expand.h"
 #include "rewrite/passes.h"
+#include "rewrite/rules.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -134,12 +135,10 @@ static int defer_product(struct rewriting *w, int left, int right, struct report
     for (int g = 0; g < count; g++)
         made = build_binary(w->b, OP_ADD, made, build_group(w, &group[g], &shape, w->made[right], &matrix));
     keep_name(w, matrix, left);
-    report_line(report, "deferred scale: rows are scaled behind the product, not before it");
-    report_statement(report, w->graph, left);
+    report_rule(report, RULE_DEFERRED_SCALE, w->graph, left);
     report_saving(report, w->graph, left);
     if (vectors > 0)
-        report_line(report,
-                    "deferred mean: what is one value a row times one a column needs a sum over the weight only");
+        report_rule(report, RULE_DEFERRED_MEAN, w->graph, left);
 done:
     free(group);
     free(sum);
@@ -192,8 +191,7 @@ static int expand_reduction(struct rewriting *w, int n, struct report *report)
         }
     }
     made = build_sum(w->b, NULL, result);
-    report_line(report, "expanded sum: a sum that waits for another one becomes sums of what is known at once");
-    report_statement(report, w->graph, n);
+    report_rule(report, RULE_EXPANDED_SUM, w->graph, n);
 done:
     free(sum);
     free(result);

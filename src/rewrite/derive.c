@@ -1,5 +1,6 @@
 #include "rewrite/derive.h"
 #include "rewrite/passes.h"
+#include "rewrite/rules.h"
 
 #include <ctype.h>
 #include <stdio.h>
@@ -205,6 +206,13 @@ static void mark_forward(struct derivation *d)
         d->forward[d->joint.value[n]] = true;
 }
 
+static void report_saves(const struct derivation *d, struct report *report)
+{
+    for (int n = 0; n < d->joint.graph->node_count && report != NULL; n++)
+        if (d->saved[n])
+            report_rule(report, RULE_KEPT, d->joint.graph, n);
+}
+
 struct graph *derive_backward(struct derivation *d, struct report *report, struct complaint *why)
 {
     if (differentiate_graph(d->program, &d->request, &d->joint, why) != CODA_OK)
@@ -226,9 +234,10 @@ struct graph *derive_backward(struct derivation *d, struct report *report, struc
     mark_available(d);
     if (choose_saved(&saving, why) != CODA_OK || !add_saves(d, why))
         return NULL;
+    report_saves(d, report);
     snprintf(name, sizeof name, "%.180s_bwd", d->program->name);
     struct graph *backward = separate_backward(&saving, d->stored, name, why);
-    struct graph *simple = backward == NULL ? NULL : tidy(backward, why);
+    struct graph *simple = backward == NULL ? NULL : tidy(backward, report, why);
     struct graph *runs = simple == NULL ? NULL : vectors_as_runs(simple, why);
     graph_free(backward);
     graph_free(simple);

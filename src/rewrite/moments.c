@@ -1,5 +1,6 @@
 /* Which products share a program, and when every value is known. */
 #include "rewrite/cut.h"
+#include "rewrite/rules.h"
 
 #include <stdlib.h>
 
@@ -84,9 +85,12 @@ static bool group_product(struct cutting *cutting, int n, bool leaf)
         if (cutting->piece[p].leaf == leaf && makes_twin(graph, &cutting->piece[p], n)) {
             cutting->piece[p].gemm[cutting->piece[p].gemm_count++] = n;
             cutting->group[n] = p;
+            report_rule(cutting->report, RULE_TWIN, graph, n);
             return true;
         }
     const struct shape *shape = &graph->node[n].shape;
+    if (graph->node[n].input_count > 2)
+        report_rule(cutting->report, RULE_SUMMED, graph, n);
     if (!add_piece(cutting, (moment)PERIOD * cutting->piece_count, leaf, shape->dim[0].axis, shape->dim[1].axis))
         return false;
     struct piece *piece = &cutting->piece[cutting->piece_count - 1];

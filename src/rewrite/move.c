@@ -3,6 +3,7 @@
  * where e @ B.T is what the forward computed already. So no row of dz @ B has to be complete before its epilogue. */
 #include "rewrite/expand.h"
 #include "rewrite/passes.h"
+#include "rewrite/rules.h"
 #include "rewrite/users.h"
 
 #include <stdlib.h>
@@ -261,10 +262,7 @@ static int move_sum(struct moving *m, int n)
     free(sum);
     if (!applies)
         return -1;
-    report_line(
-        m->report,
-        "moved dot product: a sum along a row of a product is taken on its other side, <A, B @ W> = <A @ W.T, B>");
-    report_statement(m->report, m->w.graph, n);
+    report_rule(m->report, RULE_MOVED_DOT, m->w.graph, n);
     report_saving(m->report, m->w.graph, node.input[0]);
     return total;
 }

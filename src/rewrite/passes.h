@@ -3,10 +3,9 @@
 #define CODA_REWRITE_PASSES_H
 
 #include "rewrite/cut.h"
-#include "rewrite/report.h"
 
 /* Simplifies: constants, like terms, common factors, shared products, sums without what is constant in them. */
-struct graph *tidy(const struct graph *graph, struct complaint *why);
+struct graph *tidy(const struct graph *graph, struct report *report, struct complaint *why);
 
 /* Gradients of vectors that are sums over the other axis, as the runs of those sums. */
 struct graph *vectors_as_runs(const struct graph *graph, struct complaint *why);

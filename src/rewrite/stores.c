@@ -1,5 +1,6 @@
 /* What programs store for each other, and which program stores it. */
 #include "rewrite/cut.h"
+#include "rewrite/rules.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -169,7 +170,8 @@ static int host_of(struct cutting *cutting, int n, const struct shape *shape, mo
         return refuse_pass(cutting, n);
     if (!add_piece(cutting, from, false, shape->dim[0].axis, shape->rank == 2 ? shape->dim[1].axis : -1))
         return -1;
-    cutting->passes += extra;
+    if (extra)
+        report_rule(cutting->report, RULE_EXTRA_PASS, cutting->graph, n);
     return cutting->piece_count - 1;
 }
 
@@ -237,6 +239,7 @@ static bool place_runs(struct cutting *cutting, int n, moment last)
     if (host < 0)
         return false;
     cutting->runs[n].piece = host;
+    report_rule(cutting->report, RULE_SPLIT_SUM, graph, n);
     return name_store(cutting, n, &cutting->runs[n], cutting->runs_stem) &&
            add_root(cutting, host, (struct root){n, true, -1});
 }

@@ -2,6 +2,7 @@
  * removable singularities (x / x is 1). */
 #include "rewrite/algebra.h"
 #include "rewrite/passes.h"
+#include "rewrite/rules.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +12,7 @@ enum { ROUNDS = 6 };
 struct tidying {
     const struct graph *graph; /* before */
     struct builder b;
+    struct report *report;
     struct users users;
     struct pairs pairs;
     int *made;     /* node -> node after */
@@ -194,6 +196,8 @@ static int build_sum_over(struct tidying *t, const struct node *node, int x)
     term_expand(b->graph, &all);
     split_along(b->graph, &all, node->axis, &inside, &outside);
     bool rotated = !place && is_whole_run(node->run) && drop_rotations(b->graph, &inside, node->axis);
+    if (rotated)
+        report_rule(t->report, RULE_DROPPED_ROTATION, b->graph, x);
     outside.coefficient *= inside.coefficient;
     inside.coefficient = 1;
     if (all.full || (outside.count == 0 && outside.coefficient == 1 && !rotated))
@@ -242,6 +246,16 @@ static int make_other(struct tidying *t, int n)
     return build_like(&t->b, t->graph, n, input);
 }
 
+/* As the graph before has it: what is too large for lists. */
+static int make_plain(struct tidying *t, int n)
+{
+    const struct node *node = &t->graph->node[n];
+    for (int k = 0; k < node->input_count; k++)
+        if (t->inner[node->input[k]] && t->made[node->input[k]] < 0)
+            t->made[node->input[k]] = make_plain(t, node->input[k]);
+    return make_other(t, n);
+}
+
 static int make_algebra(struct tidying *t, int n)
 {
     const struct node *node = &t->graph->node[n];
@@ -253,12 +267,12 @@ static int make_algebra(struct tidying *t, int n)
         gather_factors(t, n, 1, true, &term);
         term_cancel(t->b.graph, &term);
         if (term.full)
-            return make_other(t, n);
+            return make_plain(t, n);
         int made = build_term(&t->b, &t->pairs, &term);
         return term.coefficient < 0 ? build_negative(&t->b, made) : made;
     }
     gather_terms(t, n, 1, true, &sum);
-    return sum.full ? make_other(t, n) : build_sum(&t->b, &t->pairs, &sum);
+    return sum.full ? make_plain(t, n) : build_sum(&t->b, &t->pairs, &sum);
 }
 
 /* A matrix that turned out to be one value a run is repeated: it may meet runs of another length. */
@@ -292,11 +306,11 @@ static void make_all(struct tidying *t)
     }
 }
 
-static struct graph *tidy_once(const struct graph *graph, struct complaint *why)
+static struct graph *tidy_once(const struct graph *graph, struct report *report, struct complaint *why)
 {
     size_t count = (size_t)graph->node_count + 1;
-    struct tidying t = {.graph = graph};
-    bool open = builder_open(&t.b, graph, graph->name, graph->is_block) & users_open(&t.users, graph, true) &
+    struct tidying t = {.graph = graph, .report = report};
+    bool open = builder_open(&t.b, graph, graph->name, graph->is_block) && users_open(&t.users, graph, true) &&
                 pairs_open(&t.pairs);
     t.made = calloc(count, sizeof *t.made);
     t.inner = calloc(count, sizeof *t.inner);
@@ -318,13 +332,13 @@ static struct graph *tidy_once(const struct graph *graph, struct complaint *why)
     return builder_close(&t.b);
 }
 
-struct graph *tidy(const struct graph *graph, struct complaint *why)
+struct graph *tidy(const struct graph *graph, struct report *report, struct complaint *why)
 {
-    struct graph *before = NULL, *after = tidy_once(graph, why);
+    struct graph *before = NULL, *after = tidy_once(graph, report, why);
     for (int round = 1; round < ROUNDS && after != NULL && (before == NULL || !graph_equal(before, after)); round++) {
         graph_free(before);
         before = after;
-        after = tidy_once(before, why);
+        after = tidy_once(before, report, why);
     }
     graph_free(before);
     return after;
