@@ -2,6 +2,7 @@
 #include "kit/blocks.h"
 #include "kit/random.h"
 #include "rewrite/rewrite.h"
+#include "rewrite/rules.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -72,6 +73,266 @@ static void every_block_computes_what_it_says(void **state)
         }
         unit_free(&unit);
     }
+}
+
+/* ---- against the programs that a person wrote */
+
+extern const char *const coda_standard_texts[][2];
+
+static const struct {
+    const char *derived, *written;
+    coda_dims dims; /* of the written one, to the sizes below */
+} pairs[] = {
+    {"llama3_X1", "gemm_residual_rms", {3, {{"M", 384}, {"K", 320}, {"N", 256}}}},
+    {"llama3_G", "gemm_rms_swiglu", {3, {{"M", 384}, {"K", 256}, {"N", 640}}}},
+    {"llama3_X", "gemm_residual_rms", {3, {{"M", 384}, {"K", 640}, {"N", 256}}}},
+    {"llama3_QKV", "gemm_rms_rope", {6, {{"M", 384}, {"K", 256}, {"Q", 320}, {"E", 64}, {"D", 64}, {"P", 100}}}},
+    {"llama3_bwd_dZ", "rope_bwd", {5, {{"M", 384}, {"N", 448}, {"T", 384}, {"D", 64}, {"P", 100}}}},
+    {"llama3_bwd_dX2", "gemm_rms_bwd_qkv", {4, {{"M", 384}, {"N", 256}, {"Q", 320}, {"E", 64}}}},
+    {"llama3_bwd_dWq_Wk_Wv", "gemm_wgrad", {3, {{"K", 384}, {"M", 448}, {"N", 256}}}},
+    {"llama3_bwd_dG", "gemm_swiglu_bwd", {3, {{"M", 384}, {"K", 256}, {"N", 640}}}},
+    {"llama3_bwd_dWd", "gemm_wgrad", {3, {{"K", 384}, {"M", 256}, {"N", 640}}}},
+    {"llama3_bwd_dx", "gemm_rms_bwd_twin", {3, {{"M", 384}, {"K", 640}, {"N", 256}}}},
+    {"llama3_bwd_dWg", "gemm_wgrad", {3, {{"K", 384}, {"M", 640}, {"N", 256}}}},
+    {"llama3_bwd_dWu", "gemm_wgrad", {3, {{"K", 384}, {"M", 640}, {"N", 256}}}},
+    {"llama3_bwd_dy", "gemm_dgrad", {3, {{"M", 384}, {"K", 256}, {"N", 320}}}},
+    {"llama3_bwd_dWo", "gemm_wgrad", {3, {{"K", 384}, {"M", 256}, {"N", 320}}}},
+};
+
+static const coda_dims derived_dims = {
+    8, {{"M", 384}, {"A", 320}, {"D", 256}, {"F", 640}, {"Q", 320}, {"E", 64}, {"H", 64}, {"P", 100}}};
+
+/* An operand as one number: role, type and sizes. */
+static int compare_numbers(const void *a, const void *b)
+{
+    return memcmp(a, b, sizeof(int64_t[4]));
+}
+
+struct summary {
+    int64_t operand[MAX_OPERANDS][4];
+    int count;
+    double bytes, arithmetic;
+};
+
+static void summarise(const struct graph *graph, const coda_dims *sizes, struct summary *summary)
+{
+    int64_t size[MAX_AXES] = {0};
+    bool used[4096];
+    memset(summary, 0, sizeof *summary);
+    for (int i = 0; i < sizes->count; i++) {
+        int axis = graph_find_axis(graph, sizes->item[i].axis);
+        if (axis >= 0)
+            size[axis] = sizes->item[i].size;
+    }
+    assert_int_equal(sizes_complete(graph, size, &(struct complaint){0}), CODA_OK);
+    for (int o = 0; o < graph->operand_count; o++) {
+        const struct operand *operand = &graph->operand[o];
+        int64_t *row = summary->operand[summary->count++];
+        row[0] = operand->role;
+        row[1] = operand->dtype;
+        row[2] = operand->shape.rank > 0 ? dim_size(&operand->shape.dim[0], size) : 1;
+        row[3] = operand->shape.rank > 1 ? dim_size(&operand->shape.dim[1], size) : 1;
+        summary->bytes += (double)(row[2] * row[3]) * (double)coda_dtype_size(operand->dtype);
+    }
+    qsort(summary->operand, (size_t)summary->count, sizeof summary->operand[0], compare_numbers);
+    assert_true(graph->node_count < 4096);
+    graph_mark_used(graph, used);
+    for (int n = 0; n < graph->node_count; n++) { /* reductions cost one operation an element that they read */
+        const struct node *node = &graph->node[n];
+        const struct shape *shape = op_is_reduction(node->op) ? &graph->node[node->input[0]].shape : &node->shape;
+        double elements = 1;
+        for (int d = 0; d < shape->rank; d++)
+            elements *= (double)dim_size(&shape->dim[d], size);
+        summary->arithmetic += used[n] ? op_cost(node->op) * elements : 0;
+    }
+}
+
+static const struct graph *find_program(const struct unit *unit, const char *name)
+{
+    for (int i = 0; i < unit->count; i++)
+        if (strcmp(unit->graph[i]->name, name) == 0)
+            return unit->graph[i];
+    fail_msg("no program %s", name);
+    return NULL;
+}
+
+static void a_llama_layer_costs_what_the_written_programs_cost(void **state)
+{
+    struct unit block = read_text(read_block("llama3")), derived = {0};
+    coda_rewrite_options options = {.backward = 1};
+    coda_error error = {0};
+    (void)state;
+    assert_int_equal(rewrite_block(block.graph[0], &options, &derived, NULL, &error), CODA_OK);
+    assert_int_equal(derived.count, sizeof pairs / sizeof *pairs);
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+        struct summary ours, theirs;
+        char path[128];
+        const char *text = NULL;
+        snprintf(path, sizeof path, "programs/%s.coda", pairs[i].written);
+        for (int k = 0; coda_standard_texts[k][0]; k++)
+            if (strstr(coda_standard_texts[k][0], path))
+                text = coda_standard_texts[k][1];
+        assert_non_null(text);
+        struct unit written = read_text(text);
+        summarise(find_program(&derived, pairs[i].derived), &derived_dims, &ours);
+        summarise(written.graph[0], &pairs[i].dims, &theirs);
+        if (ours.count != theirs.count || memcmp(ours.operand, theirs.operand, sizeof ours.operand) != 0)
+            fail_msg("%s and %s have other operands: %d (%g bytes) and %d (%g bytes)", pairs[i].derived,
+                     pairs[i].written, ours.count, ours.bytes, theirs.count, theirs.bytes);
+        if (ours.arithmetic > 1.1 * theirs.arithmetic)
+            fail_msg("%s computes %g, %s %g", pairs[i].derived, ours.arithmetic, pairs[i].written, theirs.arithmetic);
+        unit_free(&written);
+    }
+    unit_free(&derived);
+    unit_free(&block);
+}
+
+/* ---- rules, each on a block that it alone decides */
+
+static const struct {
+    enum rule rule;
+    const char *text;
+    bool backward, passes;
+} rule_blocks[] = {
+    {RULE_DEFERRED_SCALE,
+     "block b { in x : f32[M, D]; in W : f32[F, D]; in g : f32[D]\n"
+     "out y : f32[M, F] = (x * rsqrt(sum(x * x, D) + 1) * g) @ W.T }",
+     false, false},
+    {RULE_DEFERRED_MEAN, "block b { in x : f32[M, D]; in W : f32[F, D]\n out y : f32[M, F] = (x - mean(x, D)) @ W.T }",
+     false, false},
+    {RULE_EXPANDED_SUM,
+     "block b { in x : f32[M, D]; in W : f32[F, D]\n d = x - mean(x, D)\n"
+     "out y : f32[M, F] = (x @ W.T) * sum(d * d, D) }",
+     false, false},
+    {RULE_MOVED_DOT,
+     "block b { in x : f32[M, D]; in W : f32[F, D]\n out y : f32[M, F] = tanh((x * rsqrt(sum(x * x, D) + 1)) @ W.T) }",
+     true, false},
+    {RULE_DROPPED_ROTATION,
+     "block b { in x : f32[M, D]; in V : f32[A, D]; in t : f32[P, H]; in p : i32[M]\n"
+     "out y : f32[M, A] = rope((x * rsqrt(sum(x * x, D) + 1)) @ V.T, t, p) }",
+     true, false},
+    {RULE_SPLIT_SUM, "block b { in x : f32[M, D]; in W : f32[F, D]\n out y : f32[M, F] = (x @ W.T) * sum(x * x, D) }",
+     false, false},
+    {RULE_KEPT, "block b { in x : f32[M, D]; in W : f32[F, D]\n out y : f32[M, F] = silu(x @ W.T) }", true, false},
+    {RULE_TWIN, "block b { in x : f32[M, D]; in W, V : f32[F, D]\n out y : f32[M, F] = tanh(x @ W.T) * (x @ V.T) }",
+     false, false},
+    {RULE_SUMMED,
+     "block b { in x : f32[M, D]; in y : f32[M, A]; in W : f32[F, D]; in V : f32[F, A]\n"
+     "out z : f32[M, F] = tanh(x @ W.T + y @ V.T) }",
+     false, false},
+    {RULE_EXTRA_PASS,
+     "block b { in x : f32[M, D]; in W : f32[F, D]\n y = x @ W.T\n out z : f32[M, F] = y / sum(y * y, F) }", false,
+     true},
+};
+
+static void every_rule_keeps_the_values_and_is_reported(void **state)
+{
+    (void)state;
+    assert_int_equal(sizeof rule_blocks / sizeof *rule_blocks, RULE_COUNT);
+    for (size_t i = 0; i < sizeof rule_blocks / sizeof *rule_blocks; i++) {
+        struct unit unit = read_text(rule_blocks[i].text), made = {0};
+        coda_rewrite_options options = {.backward = rule_blocks[i].backward, .allow_passes = rule_blocks[i].passes};
+        struct block_check check;
+        coda_error error = {0};
+        char *report = NULL;
+        const char *name = rule_name(rule_blocks[i].rule);
+        if (!block_agrees(unit.graph[0], &dims, rule_blocks[i].backward, rule_blocks[i].passes, 5, &check))
+            fail_msg("%s: %s", name, check.message);
+        if (rewrite_block(unit.graph[0], &options, &made, &report, &error) != CODA_OK)
+            fail_msg("%s: %s", name, error.message);
+        if (report == NULL || strstr(report, name) == NULL ||
+            strstr(report, rule_statement(rule_blocks[i].rule)) == NULL)
+            fail_msg("%s is not in the report:\n%s", name, report ? report : "");
+        free(report);
+        unit_free(&made);
+        unit_free(&unit);
+    }
+}
+
+/* ---- what cannot be rewritten, and limits */
+
+static const struct {
+    const char *text, *says[3];
+} refused[] = {
+    {"block b { in x : f32[M, D]; in W : f32[F, D]\n y = x @ W.T\n out z : f32[M, F] = y / sum(y * y, F) }",
+     {"needs the whole row of `y * y`", "stored by an `out`", "--allow-passes"}},
+    {"block b { in x : f32[M, D]; in W : f32[F, D]; in V : f32[D, F]\n y = x @ W.T\n"
+     "out z : f32[M, D] = tanh(y * rsqrt(sum(y * y, F))) @ V.T }",
+     {"needs the whole row of `y * y`", "through `tanh`", "--allow-passes"}},
+    {"program p { in x : f32[M, D]\n out y : f32[M, D] = x * 2 }", {"is a program, not a block", "coda grad", "`p`"}},
+};
+
+static void what_cannot_be_rewritten_says_why(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        struct unit unit = read_text(refused[i].text), made = {0};
+        coda_rewrite_options options = {0};
+        coda_error error = {0};
+        char *report = NULL;
+        coda_status status = rewrite_block(unit.graph[0], &options, &made, &report, &error);
+        assert_true(status == CODA_UNSUPPORTED || status == CODA_INVALID);
+        assert_int_equal(made.count, 0);
+        assert_null(report);
+        for (int k = 0; k < 3; k++)
+            if (strstr(error.message, refused[i].says[k]) == NULL)
+                fail_msg("`%s` does not occur in: %s", refused[i].says[k], error.message);
+        unit_free(&unit);
+    }
+}
+
+static void the_same_block_gives_the_same_text(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof block_files / sizeof *block_files; i++) {
+        struct unit unit = read_text(read_block(block_files[i].name)), made[2] = {{0}};
+        coda_rewrite_options options = {.backward = 1, .allow_passes = 1};
+        coda_error error = {0};
+        for (int k = 0; k < 2; k++)
+            assert_int_equal(rewrite_block(unit.graph[0], &options, &made[k], NULL, &error), CODA_OK);
+        assert_int_equal(made[0].count, made[1].count);
+        for (int k = 0; k < made[0].count; k++) {
+            char *first = print_graph(made[0].graph[k]), *second = print_graph(made[1].graph[k]);
+            assert_string_equal(first, second);
+            free(first);
+            free(second);
+        }
+        unit_free(&made[0]);
+        unit_free(&made[1]);
+        unit_free(&unit);
+    }
+}
+
+/* Texts of 10,000 statements: programs or a message, in memory that grows with the text. */
+static void long_texts_end_in_programs_or_a_message(void **state)
+{
+    static const char *const step[] = {
+        "v%d = tanh(v%d) * x\n", "v%d = v%d * sum(x * x, N:128)\n", "v%d = relu(v%d) + where(x > 0, x, 0)\n",
+        "v%d = v%d + 2 * x\n",   "v%d = rmsnorm(v%d, g, 0.1)\n",    "v%d = tanh((v%d @ W) @ W.T)\n",
+    };
+    enum { STATEMENTS = 10000 };
+    char *text = malloc(64 * STATEMENTS);
+    (void)state;
+    for (size_t i = 0; i < sizeof step / sizeof *step; i++) {
+        bool block = i >= 4;
+        int length = sprintf(text, "%s t { in x : f32[M, N]\n", block ? "block" : "program");
+        length += sprintf(text + length, "%s", i == 4 ? "in g : f32[N]\n" : i == 5 ? "in W : f32[N, F]\n" : "");
+        length += sprintf(text + length, "v0 = x * 2\n");
+        for (int n = 1; n < STATEMENTS; n++)
+            length += sprintf(text + length, step[i], n, n - 1);
+        length += sprintf(text + length, "out y : f32[M, N] = v%d }\n", STATEMENTS - 1);
+        struct unit unit = {0}, made = {0};
+        coda_error error = {0};
+        coda_rewrite_options options = {.backward = 1, .allow_passes = 1};
+        if (parse(text, (size_t)length, "long", &unit, &error) != CODA_OK)
+            continue;
+        coda_status status = block ? rewrite_block(unit.graph[0], &options, &made, NULL, &error)
+                                   : differentiate(unit.graph[0], NULL, NULL, &made, &error);
+        assert_true(status == CODA_OK ? made.count > 0 : error.message[0] != '\0');
+        unit_free(&made);
+        unit_free(&unit);
+    }
+    free(text);
 }
 
 /* ---- random blocks */
@@ -227,6 +488,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_block_computes_what_it_says),
+        cmocka_unit_test(a_llama_layer_costs_what_the_written_programs_cost),
+        cmocka_unit_test(every_rule_keeps_the_values_and_is_reported),
+        cmocka_unit_test(what_cannot_be_rewritten_says_why),
+        cmocka_unit_test(the_same_block_gives_the_same_text),
+        cmocka_unit_test(long_texts_end_in_programs_or_a_message),
         cmocka_unit_test(random_blocks_compute_the_same_before_and_after),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

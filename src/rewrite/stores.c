@@ -122,32 +122,66 @@ static int find_host(const struct cutting *cutting, int n, const struct shape *s
     return host;
 }
 
-/* Says which value needs which whole row. */
+/* The operation on the way from n to what it waits for through which no scale moves; OP_COUNT: none. */
+static enum op find_obstacle(const struct cutting *cutting, int n)
+{
+    const struct graph *graph = cutting->graph;
+    for (;;) {
+        const struct node *node = &graph->node[n];
+        int next = -1;
+        bool linear = (node->op >= OP_ADD && node->op <= OP_DIV) || node->op == OP_NEG || node->op == OP_BROADCAST;
+        if (node->shape.rank < 2)
+            return OP_COUNT;
+        if (!linear)
+            return node->op;
+        for (int k = 0; k < node->input_count; k++)
+            if (cutting->time[node->input[k]] == cutting->time[n] && graph->node[node->input[k]].shape.rank == 2)
+                next = node->input[k];
+        if (next < 0)
+            return OP_COUNT;
+        n = next;
+    }
+}
+
+/* The reduction that n waits for. */
+static int find_reduction(const struct cutting *cutting, int n)
+{
+    const struct graph *graph = cutting->graph;
+    while (!is_whole_reduction_of_value(graph, n)) {
+        int next = -1;
+        for (int k = 0; k < graph->node[n].input_count; k++)
+            if (cutting->time[graph->node[n].input[k]] == cutting->time[n])
+                next = graph->node[n].input[k];
+        if (next < 0)
+            return -1;
+        n = next;
+    }
+    return n;
+}
+
+/* Says which value needs which whole row, and why no rule helps. */
 static int refuse_pass(struct cutting *cutting, int n)
 {
     const struct graph *graph = cutting->graph;
-    char value[LABEL], row[LABEL] = "a value", text[160] = "";
-    int at = n;
-    for (int k = 0; k < graph->node[at].input_count; k++) {
-        if (cutting->time[graph->node[at].input[k]] != cutting->time[n])
-            continue;
-        at = graph->node[at].input[k];
-        if (is_whole_reduction_of_value(graph, at))
-            break;
-        k = -1;
+    char value[100] = "", row[100] = "a value", sum[100] = "a reduction";
+    int reduction = find_reduction(cutting, n);
+    enum op obstacle = find_obstacle(cutting, n);
+    print_expression(graph, n, value, sizeof value);
+    if (reduction >= 0) {
+        print_expression(graph, graph->node[reduction].input[0], row, sizeof row);
+        print_expression(graph, reduction, sum, sizeof sum);
     }
-    label(graph, n, value, sizeof value);
-    if (is_whole_reduction_of_value(graph, at)) {
-        label(graph, graph->node[at].input[0], row, sizeof row);
-        print_expression(graph, at, text, sizeof text);
-    }
-    refuse(&cutting->why, CODA_UNSUPPORTED,
-           "A scale of rows moves behind the next product, and a sum against a product moves before it; here neither "
-           "rule applies, "
-           "because the value is stored, or is not linear in what the row decides. Let the compiler emit one more "
-           "elementwise pass "
-           "(`--allow-passes`).",
-           "%s needs a whole row of %s: `%.120s` is known only when every tile of the row is done", value, row, text);
+    refuse(&cutting->why, CODA_UNSUPPORTED, "",
+           "`%s` needs the whole row of `%s`: `%s` is known only when every tile of the row is done",
+           graph->node[n].name != NULL ? graph->node[n].name : value, row, sum);
+    const char *pass = "`--allow-passes` emits one more elementwise pass for it.";
+    if (cutting->users.out_count[n] > 0)
+        advise(&cutting->why, "It is stored by an `out`, so its scale cannot move behind a product. %s", pass);
+    else if (obstacle != OP_COUNT)
+        advise(&cutting->why, "No scale moves through `%s`, which stands between it and the next product. %s",
+               op_name(obstacle), pass);
+    else
+        advise(&cutting->why, "Its terms have different scales of rows, so one product would become several. %s", pass);
     return -1;
 }
 
