@@ -164,6 +164,34 @@ static void gradients_agree_with_central_differences(void **state)
     }
 }
 
+/* A vocabulary so large that logits are made 64 rows at a time: the second part has 16. */
+static void logits_in_parts_give_the_gradient_of_the_whole(void **state)
+{
+    (void)state;
+    struct trial t;
+    struct random random = {5};
+    coda_error error;
+    coda_llama_config config = llama_small(0);
+    config.vocab_size = (1 << 18) + 5;
+    open_trial(&t, "cpu", CODA_F32, &config, 1, 80);
+    for (int i = 0; i < 80; i++)
+        if (i % 9 != 4)
+            t.targets[i] = -100;
+    double exact = llama_loss(&t.weights, &t.batch), loss;
+    for (int path = 0; path < 2; path++) {
+        check(coda_trainer_backward(t.trainer[path], &t.batch, &loss, &error), &error);
+        assert_true(fabs(loss - exact) <= 0x1p-24 * roundings(&config, &t.batch) * (1 + exact));
+    }
+    for (int i = 1; i < t.weights.count; i += 3) {
+        struct distance d = measure(&t, i, 2, &random);
+        judge_exact(&t, 100, i, &d);
+    }
+    int norm = t.weights.count - 2; /* its gradient comes from both parts */
+    struct distance d = measure(&t, norm, 4, &random);
+    judge_exact(&t, 100, norm, &d);
+    close_trial(&t);
+}
+
 static void ignored_targets_give_zero_loss_and_gradients(void **state)
 {
     (void)state;
@@ -244,6 +272,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients_agree_with_central_differences),
+        cmocka_unit_test(logits_in_parts_give_the_gradient_of_the_whole),
         cmocka_unit_test(ignored_targets_give_zero_loss_and_gradients),
         cmocka_unit_test(row_weights_of_zero_act_like_ignored_targets),
         cmocka_unit_test(wrong_batches_are_refused),
