@@ -32,7 +32,7 @@ static struct variant without_product(const struct plan *plan)
 static int portable_stages(const struct gpu *gpu, const struct plan *plan, struct variant *v)
 {
     for (v->stages = 4; v->stages > 1; v->stages--)
-        if (variant_shared_bytes(plan, v, 0) <= gpu->shared_bytes)
+        if (variant_shared_bytes(plan, v) <= gpu->shared_bytes)
             break;
     return v->stages;
 }
@@ -42,7 +42,8 @@ static coda_status portable_variant(const struct gpu *gpu, const coda_kernel *ke
 {
     int accumulators = plan->accumulator_count == 3 ? 4 : plan->accumulator_count;
     int most = ACCUMULATOR_COLUMNS / accumulators;
-    *v = (struct variant){.mainloop = has_matrix_units(plan) ? MAINLOOP_PORTABLE : MAINLOOP_PLAIN};
+    *v = has_matrix_units(plan) ? (struct variant){.mainloop = MAINLOOP_PORTABLE, .depth = 64}
+                                : (struct variant){.mainloop = MAINLOOP_PLAIN, .depth = 16};
     if (plan->run_columns > most)
         return fail(
             error, CODA_UNSUPPORTED,
@@ -95,29 +96,25 @@ static bool hopper_tile(const struct gpu *gpu, const coda_kernel *kernel, const 
     if (plan->run_columns > v->columns && !kernel->options.tile_columns)
         v->columns = ACCUMULATOR_COLUMNS / plan->accumulator_count;
     v->cluster = 2;
+    v->depth = 64;
+    v->flight = 1;
+    v->stages = 4;
+    v->halves = 1;
+    v->pieces = v->mainloop == MAINLOOP_DEFERRED ? 2 : 1;
+    /* Half of the rounded tile waits in registers, where a group lies in one half. */
+    if (v->mainloop == MAINLOOP_DEFERRED && v->columns / 2 % plan_span(plan) == 0 && v->columns >= 64)
+        v->halves = 2;
+    else if (v->mainloop == MAINLOOP_DEFERRED)
+        v->stages = 3;
     v->box_rows =
         !plan->right_k_major || plan_is_stacked(plan) ? 64 : v->columns * plan->accumulator_count / v->cluster;
     if (v->box_rows > v->columns)
         v->box_rows = v->columns;
     v->map_count = hopper_map_count(plan);
-    v->stages = v->mainloop == MAINLOOP_DEFERRED ? 3 : 4;
     int accumulators = v->columns * plan->accumulator_count;
     return (accumulators == 128 || accumulators == 256) && v->columns % plan->run_columns == 0 &&
            (!kernel->options.tile_rows || kernel->options.tile_rows == v->bands * BAND_ROWS) &&
            parameter_layout(plan->graph, v->map_count).total <= 4096 && gpu->shared_bytes > 0;
-}
-
-/* Slots for a group's inputs are known when the text is written; a text that turns out too large is refused there. */
-static int deferred_slots(const struct plan *plan)
-{
-    int slots = 0;
-    for (int i = 0; i < plan->input_count; i++) {
-        const struct tile_input *input = &plan->input[i];
-        int size = (int)coda_dtype_size(plan->graph->operand[input->operand].dtype);
-        bool in_memory = input->node < 0 && plan->graph->operand[input->operand].dtype == CODA_F32;
-        slots += in_memory ? 0 : plan->blocks * 2 * (8 * size > 16 ? 8 * size / 16 : 1);
-    }
-    return slots;
 }
 
 static bool gathers(const struct plan *plan)
@@ -136,12 +133,12 @@ static bool hopper_variant(const struct gpu *gpu, const coda_kernel *kernel, con
     *v = (struct variant){.mainloop = MAINLOOP_DEFERRED};
     bool exact = plan->exact || kernel->options.exact || plan->factor_type == CODA_F16;
     if (!wants(kernel, "direct") && !exact && !gathers(plan) && hopper_tile(gpu, kernel, plan, v) &&
-        plan->over_rows_count <= 8 && variant_shared_bytes(plan, v, deferred_slots(plan)) <= gpu->shared_bytes)
+        plan->over_rows_count <= 8 && variant_shared_bytes(plan, v) <= gpu->shared_bytes)
         return true;
     if (wants(kernel, "deferred"))
         return false;
     *v = (struct variant){.mainloop = MAINLOOP_DIRECT};
-    return hopper_tile(gpu, kernel, plan, v) && variant_shared_bytes(plan, v, 0) <= gpu->shared_bytes;
+    return hopper_tile(gpu, kernel, plan, v) && variant_shared_bytes(plan, v) <= gpu->shared_bytes;
 }
 
 static coda_status refuse_schedule(const struct gpu *gpu, const coda_kernel *kernel, const struct plan *plan,

@@ -60,6 +60,7 @@ enum {
     /* CUtensorMapDataType, swizzle, promotion */
     MAP_F16 = 6,
     MAP_BF16 = 9,
+    MAP_SWIZZLE_64B = 2,
     MAP_SWIZZLE_128B = 3,
     MAP_PROMOTE_128B = 2,
 };

@@ -19,6 +19,7 @@ struct emitter *emitter_new(const struct plan *plan, coda_error *error)
     e->plan = plan;
     e->graph = plan->graph;
     e->error = error;
+    e->assumed = -1;
     return e;
 }
 
@@ -143,7 +144,7 @@ static void define(struct emitter *e, const struct level *level, int node, char 
     __attribute__((format(printf, 5, 6)));
 static void define(struct emitter *e, const struct level *level, int node, char *name, const char *format, ...)
 {
-    char expression[1200];
+    char expression[2400];
     va_list arguments;
     va_start(arguments, format);
     int length = vsnprintf(expression, sizeof expression, format, arguments);
@@ -177,6 +178,34 @@ static const char *type_of(const struct emitter *e, int operand)
     return coda_dtype_name(e->graph->operand[operand].dtype);
 }
 
+/* The words of a column vector at a place, as text: loaded a group ahead, or here for the row. */
+static void column_words(struct emitter *e, int index, const struct place *at, char *text, int size)
+{
+    const struct column_input *column = &e->plan->column[plan_column(e->plan, index)];
+    char suffix[48];
+    if (plan_loads_ahead(e->plan)) {
+        snprintf(text, (size_t)size, "ahead.c%d[%s]", plan_column(e->plan, index), at->b);
+        return;
+    }
+    struct place key = place_at(AT_COLUMN, at->b, "", at->column);
+    int place = emit_place(e, &key);
+    snprintf(text, (size_t)size, "w%d_%d_%d", plan_column(e->plan, index), index, place);
+    for (int i = 0; i < e->row_count; i++)
+        if (e->row_memo[i].node == -1 - index && e->row_memo[i].place == place)
+            return;
+    if (e->row_count == MAX_MEMO) {
+        emit_fail(e, "more than %d values in one CUDA kernel; split the program", MAX_MEMO);
+        return;
+    }
+    e->row_memo[e->row_count].node = -1 - index;
+    e->row_memo[e->row_count++].place = place;
+    text_add(&e->row, "        u32 w%d_%d_%d[%d]; /* %s */\n", plan_column(e->plan, index), index, place,
+             (int)coda_dtype_size(e->graph->operand[column->operand].dtype) * 2,
+             e->graph->operand[column->operand].name);
+    snprintf(suffix, sizeof suffix, "_%d_%d", index, place);
+    emit_column_load(e, &e->row, plan_column(e->plan, index), "w", suffix, at->column);
+}
+
 /* The index of a run that a column lies in, as text. */
 static void run_index(const struct emitter *e, const struct dim *dim, const struct place *at, char *text, int size)
 {
@@ -202,7 +231,8 @@ static void emit_in(struct emitter *e, int index, const struct place *at, const 
             define(e, level, index, name, "load_%s(P.t[%d].data, n)", type, node->index);
             return;
         }
-        define(e, level, index, name, "word_%s(c%d[%s], %s)", type, plan_column(e->plan, index), at->b, at->x);
+        column_words(e, index, at, run, sizeof run);
+        define(e, level, index, name, "word_%s(%s, %s)", type, run, at->x);
         return;
     case SPACE_TILE:
     case SPACE_HALF:
@@ -212,7 +242,7 @@ static void emit_in(struct emitter *e, int index, const struct place *at, const 
                       e->graph->operand[node->index].name);
             return;
         }
-        define(e, level, index, name, "word_%s(in.i%d[%s][h], %s)", type, input, at->b, at->x);
+        define(e, level, index, name, "word_%s(in.i%d[%s][HELD(h)], %s)", type, input, at->b, at->x);
         return;
     case SPACE_ROW_RUNS:
         run_index(e, &node->shape.dim[1], at, run, sizeof run);
@@ -372,6 +402,13 @@ static bool emit_fused(struct emitter *e, int index, const struct place *at, con
 }
 
 /* where(c, a, b) with a scalar condition: a branch, so that the other side costs nothing. */
+static void emit_assumed(struct emitter *e, int index, const struct place *at, const struct level *level, char *name)
+{
+    char value[NAME_TEXT];
+    emit_value(e, e->graph->node[index].input[e->assumed_true ? 1 : 2], at, value);
+    define(e, level, index, name, "%s", value);
+}
+
 static void emit_branch(struct emitter *e, int index, const struct place *at, const struct level *level, char *name)
 {
     const struct node *node = &e->graph->node[index];
@@ -397,6 +434,10 @@ static void emit_elementwise(struct emitter *e, int index, const struct place *a
     char input[3][NAME_TEXT] = {"", "", ""}, text[256];
     if (node->op == OP_WHERE && space[node->input[0]] == SPACE_UNIFORM && space[index] != SPACE_UNIFORM &&
         level->text == &e->element) {
+        if (node->input[0] == e->assumed) {
+            emit_assumed(e, index, at, level, name);
+            return;
+        }
         emit_branch(e, index, at, level, name);
         return;
     }
@@ -425,8 +466,11 @@ static void emit_repeat(struct emitter *e, int index, const struct place *at, co
     if (at->region == AT_FINISH || at->region == AT_TOTALS)
         define(e, level, index, name, "load_%s(P.t[%d].data, n %% P.t[%d].rows)", type_of(e, operand), operand,
                operand);
-    else
-        define(e, level, index, name, "word_%s(c%d[%s], %s)", type_of(e, operand), column, at->b, at->x);
+    else {
+        char words[160];
+        column_words(e, index, at, words, sizeof words);
+        define(e, level, index, name, "word_%s(%s, %s)", type_of(e, operand), words, at->x);
+    }
 }
 
 static void emit_operation(struct emitter *e, int index, const struct place *at, const struct level *level, char *name)
@@ -467,8 +511,8 @@ static void emit_operation(struct emitter *e, int index, const struct place *at,
         emit_repeat(e, index, at, level, name);
         return;
     case OP_GATHER:
-        define(e, level, index, name, "word_%s(in.i%d[%s][h], %s)", type_of(e, e->graph->node[node->input[0]].index),
-               plan_input(e->plan, index, 0), at->b, at->x);
+        define(e, level, index, name, "word_%s(in.i%d[%s][HELD(h)], %s)",
+               type_of(e, e->graph->node[node->input[0]].index), plan_input(e->plan, index, 0), at->b, at->x);
         return;
     case OP_ONEHOT:
         define(e, level, index, name, "(VALUE_ID(%d) == %s + %s ? 1.0f : 0.0f)",

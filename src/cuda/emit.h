@@ -44,6 +44,8 @@ struct emitter {
     int total_count;        /* AT_TOTALS: whole reductions in order of their use */
     int total[16];
     int input_slots; /* 16-byte slots that a thread needs for a group's inputs */
+    int assumed;     /* a scalar condition whose side is known where the text stands; -1 */
+    bool assumed_true;
     coda_status status;
     coda_error *error;
 };
@@ -67,17 +69,20 @@ void emit_fail(struct emitter *e, const char *format, ...) __attribute__((format
 
 /* ---------------------------------------------------------------- parts of a kernel */
 
-void emit_rows(struct emitter *e, struct text *out);   /* rows.c: coda_rows, the prologue */
-void emit_totals(struct emitter *e, struct text *out); /* rows.c: coda_partial, coda_column: programs of columns */
-void emit_finish(struct emitter *e, struct text *out); /* rows.c: coda_finish: runs of rows */
-void emit_inputs(struct emitter *e, struct text *out); /* inputs.c: struct Inputs, coda_fetch, coda_issue, coda_take */
-void emit_group(struct emitter *e, struct text *out);  /* group.c: struct State, coda_start, coda_group */
-void emit_products(struct emitter *e, struct text *out);                  /* products.c: addresses of factors */
+void emit_rows(struct emitter *e, struct text *out);     /* rows.c: coda_rows, the prologue */
+void emit_totals(struct emitter *e, struct text *out);   /* rows.c: coda_partial, coda_column: programs of columns */
+void emit_finish(struct emitter *e, struct text *out);   /* rows.c: coda_finish: runs of rows */
+void emit_inputs(struct emitter *e, struct text *out);   /* inputs.c: struct Inputs, Ahead, coda_fetch, coda_ahead */
+void emit_group(struct emitter *e, struct text *out);    /* group.c: struct State, coda_start, coda_group */
+void emit_products(struct emitter *e, struct text *out); /* products.c: addresses of factors */
 void emit_hopper(const struct plan *plan, int columns, struct text *out); /* hopper.c: maps of factors, wgmma */
 
 /* The statement that stores `value` of an out at element `index`, which is text. */
 void emit_store(struct emitter *e, struct text *text, const char *indent, int operand, const char *index,
                 const char *value);
+/* inputs.c: loads eight columns of vector i from `column` on into an array whose name is `prefix`, i and `suffix`. */
+void emit_column_load(struct emitter *e, struct text *text, int i, const char *prefix, const char *suffix,
+                      const char *column);
 /* The combining function, identity and tree of a reduction, as text. */
 const char *combine_text(enum op op);
 const char *identity_text(enum op op);

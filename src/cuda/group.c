@@ -53,7 +53,7 @@ static void accumulate(struct emitter *e, int operand, const char *value, char *
 {
     int old = plan_old_value(e->plan, operand);
     if (e->graph->operand[operand].role == CODA_ACCUMULATE && e->graph->operand[operand].dtype != CODA_F32)
-        snprintf(text, size, "coda_add(word_%s(in.i%d[b][h], x), %s)", out_type(e, operand), old, value);
+        snprintf(text, size, "coda_add(word_%s(in.i%d[b][HELD(h)], x), %s)", out_type(e, operand), old, value);
     else
         snprintf(text, size, "%s", value);
 }
@@ -112,7 +112,7 @@ static void store_pick(struct emitter *e, struct text *out, int i)
     text_add(out,
              "        {\n        const int id = VALUE_ID(%d);\n"
              "        const bool none = (u32)id >= (u32)COLUMNS && column == 0;\n"
-             "        if (row < ROWS && ((u32)(id - column) < 8 && id < COLUMNS || none)) {\n"
+             "        if (INSIDE(row) && ((u32)(id - column) < 8 && id < COLUMNS || none)) {\n"
              "        const float picked = none ? 0.0f : choose(o%d, id - column);\n",
              value, i);
     emit_store(e, out, "        ", i, "row", "picked");
@@ -126,7 +126,7 @@ static void reduce_eight(struct emitter *e, struct text *out, const struct reduc
     const char *combine = combine_text(op), *tree = op == OP_SUM ? "tree_sum" : "tree_max";
     char target[96];
     if (reduction->over_rows) {
-        text_add(out, "        if (row >= ROWS)\n            mask(q%d[h], 0, %s);\n", node, identity_text(op));
+        text_add(out, "        if (!INSIDE(row))\n            mask(q%d[h], 0, %s);\n", node, identity_text(op));
         return;
     }
     text_add(out, "        if (count < 8)\n            mask(q%d, count, %s);\n", node, identity_text(op));
@@ -199,11 +199,15 @@ static void reduce_rows(struct emitter *e, struct text *out, int level)
         if (!reduction->over_rows)
             continue;
         if (reduction_level(e, reduction) == level)
-            text_add(out,
-                     "    UNROLL for (int x = 0; x < 8; x++) q%d[0][x] = %s(q%d[0][x], q%d[1][x]);\n"
-                     "    SCRATCH(%d, at.warp, column - at.origin + (at.lane >> 2)) = %s(q%d[0], at.lane);\n",
-                     node, combine_text(op_of(e, node)), node, node, number,
-                     op_of(e, node) == OP_SUM ? "columns_sum" : "columns_max", node);
+            text_add(
+                out,
+                "    if (LAST == 1)\n        UNROLL for (int x = 0; x < 8; x++) state.r%d[b][x] = q%d[0][x];\n"
+                "    if (FIRST == 1)\n        UNROLL for (int x = 0; x < 8; x++) q%d[0][x] = state.r%d[b][x];\n"
+                "    if (LAST == 2) {\n        UNROLL for (int x = 0; x < 8; x++) q%d[0][x] = %s(q%d[0][x], "
+                "q%d[1][x]);\n"
+                "        SCRATCH(%d, at.warp, column - at.origin + (at.lane >> 2)) = %s(q%d[0], at.lane);\n    }\n",
+                node, node, node, node, node, combine_text(op_of(e, node)), node, node, number,
+                op_of(e, node) == OP_SUM ? "columns_sum" : "columns_max", node);
         number++;
     }
 }
@@ -230,7 +234,7 @@ static void finish_runs(struct emitter *e, struct text *out, int level)
         if (reduction->over_rows || reduction_level(e, reduction) != level)
             continue;
         if (!reduction->carried) {
-            text_add(out, "    UNROLL for (int i = 0; i < %d; i++)\n    UNROLL for (int h = 0; h < 2; h++)\n",
+            text_add(out, "    UNROLL for (int i = 0; i < %d; i++)\n    UNROLL for (int h = FIRST; h < LAST; h++)\n",
                      runs_of_group(e->plan, run));
             if (op == OP_LOGSUMEXP)
                 text_add(out, "        s%d[i][h] = online_finish(online_lanes(l%d[i][h], %d));\n", node, node, lanes);
@@ -239,7 +243,7 @@ static void finish_runs(struct emitter *e, struct text *out, int level)
                          node, lanes);
             continue;
         }
-        text_add(out, "    if ((c + 1) %% %d == 0)\n    UNROLL for (int h = 0; h < 2; h++) {\n",
+        text_add(out, "    if ((c + 1) %% %d == 0)\n    UNROLL for (int h = FIRST; h < LAST; h++) {\n",
                  run / (e->plan->blocks * BLOCK_COLUMNS));
         if (op == OP_LOGSUMEXP)
             text_add(out,
@@ -253,30 +257,69 @@ static void finish_runs(struct emitter *e, struct text *out, int level)
     }
 }
 
-static void full_pass(struct emitter *e, struct text *out, int level)
+/* The loops over a group's elements, and what follows each eight of them. */
+static void full_loops(struct emitter *e, struct text *out, int level)
 {
     struct place at = place_at(AT_FULL, "b", "x", "column");
     struct text rows = {0}, block = {0}, after = {0};
-    if (!has_full(e, level))
-        return;
     emit_new_row(e);
-    declare_runs(e, out, level);
     declare_elements(e, &rows, &block, level);
     full_element(e, level, &at);
     after_row(e, &after, level);
     text_add(out,
              "    UNROLL for (int b = 0; b < BLOCKS; b++) {\n    const int column = COLUMN(b);\n%s"
-             "    UNROLL for (int h = 0; h < 2; h++) {\n"
-             "        const int row = at.row + 8 * h, count = row < ROWS ? COLUMNS - column : 0;\n%s%s"
+             "    UNROLL for (int h = FIRST; h < LAST; h++) {\n"
+             "        const int row = at.row + 8 * h, count = COUNT(row, COLUMNS - column);\n%s%s"
              "        UNROLL for (int x = 0; x < 8; x++) {\n%s        }\n%s    }\n",
              text_of(&block), text_of(&rows), text_of(&e->row), text_of(&e->element), text_of(&after));
     reduce_rows(e, out, level);
     text_add(out, "    }\n");
-    finish_runs(e, out, level);
     out->failed |= rows.failed || block.failed || after.failed;
     text_free(&rows);
     text_free(&block);
     text_free(&after);
+}
+
+/* The only scalar condition that elements branch on; -1 where there is none, or several. */
+static int scalar_condition(const struct emitter *e)
+{
+    const enum space *space = e->plan->form->space;
+    int found = -1;
+    for (int i = 0; i < e->graph->node_count; i++) {
+        const struct node *node = &e->graph->node[i];
+        bool per_element = space[i] == SPACE_TILE || space[i] == SPACE_HALF;
+        if (!e->plan->form->used[i] || node->op != OP_WHERE || !per_element || space[node->input[0]] != SPACE_UNIFORM)
+            continue;
+        if (found >= 0 && found != node->input[0])
+            return -1;
+        found = node->input[0];
+    }
+    return found;
+}
+
+static void full_pass(struct emitter *e, struct text *out, int level)
+{
+    int condition = scalar_condition(e);
+    if (!has_full(e, level))
+        return;
+    declare_runs(e, out, level);
+    if (condition < 0) {
+        full_loops(e, out, level);
+    } else {
+        /* One branch a pass instead of one an element. */
+        struct place at = place_at(AT_FULL, "b", "x", "column");
+        char name[NAME_TEXT];
+        emit_value(e, condition, &at, name);
+        e->assumed = condition;
+        for (int side = 1; side >= 0; side--) {
+            e->assumed_true = side;
+            text_add(out, side ? "    if (%s != 0.0f) {\n" : "    } else { /* %s is 0 */\n", name);
+            full_loops(e, out, level);
+        }
+        text_add(out, "    }\n");
+        e->assumed = -1;
+    }
+    finish_runs(e, out, level);
 }
 
 /* ---------------------------------------------------------------- outs of half the columns */
@@ -298,8 +341,8 @@ static void half_out(struct emitter *e, struct text *out, int i)
     if (pairing == PAIRING_BLOCKS)
         text_add(out, "        if (b & %d)\n            continue;\n", block_distance(e->plan, distance));
     text_add(out,
-             "    const int column = COLUMN(b), half = %s;\n    UNROLL for (int h = 0; h < 2; h++) {\n"
-             "        const int row = at.row + 8 * h, count = row < ROWS ? COLUMNS / 2 - half : 0;\n        float "
+             "    const int column = COLUMN(b), half = %s;\n    UNROLL for (int h = FIRST; h < LAST; h++) {\n"
+             "        const int row = at.row + 8 * h, count = COUNT(row, COLUMNS / 2 - half);\n        float "
              "o%d[%d];\n%s"
              "        UNROLL for (int x = 0; x < %d; x++) {\n%s        o%d[x] = %s; /* %s */\n        }\n",
              first, i, elements, text_of(&e->row), elements, text_of(&e->element), i, value, e->graph->operand[i].name);
@@ -343,8 +386,8 @@ static void run_out(struct emitter *e, struct text *out, int i)
     snprintf(owner, sizeof owner, "(at.quad & %d) == 0", lanes_of_run(run) - 1);
     snprintf(index, sizeof index, "(long)row * P.t[%d].stride + column / %d", i, run);
     text_add(out,
-             "    UNROLL for (int h = 0; h < 2; h++) {\n        const int row = at.row + 8 * h;\n%s%s"
-             "        if (%s && row < ROWS && column < COLUMNS) /* %s */\n",
+             "    UNROLL for (int h = FIRST; h < LAST; h++) {\n        const int row = at.row + 8 * h;\n%s%s"
+             "        if (%s && (FAST || row < ROWS && column < COLUMNS)) /* %s */\n",
              text_of(&e->row), text_of(&e->element), owner, e->graph->operand[i].name);
     emit_store(e, out, "            ", i, index, name);
     text_add(out, "    }\n    }\n");
@@ -357,7 +400,8 @@ static void column_out(struct emitter *e, struct text *out, int i)
     emit_new_row(e);
     emit_value(e, e->graph->operand[i].node, &at, name);
     text_add(out,
-             "    if (at.band == 0 && at.warp == 0 && at.lane < 4)\n    UNROLL for (int b = 0; b < BLOCKS; b++) {\n"
+             "    if (FIRST == 0 && at.band == 0 && at.warp == 0 && at.lane < 4)\n    UNROLL for (int b = 0; b < "
+             "BLOCKS; b++) {\n"
              "    const int column = COLUMN(b);\n    UNROLL for (int x = 0; x < 8; x++) {\n%s"
              "        if (column + x < COLUMNS) /* %s */\n",
              text_of(&e->element), e->graph->operand[i].name);
@@ -376,7 +420,8 @@ static void part_out(struct emitter *e, struct text *out, int i)
     emit_value(e, e->graph->operand[i].node, &at, name);
     snprintf(index, sizeof index, "(column + x) / %d", run);
     text_add(out,
-             "    if (at.band == 0 && at.warp == 0 && at.lane < 4)\n    UNROLL for (int b = 0; b < BLOCKS; b++) {\n"
+             "    if (FIRST == 0 && at.band == 0 && at.warp == 0 && at.lane < 4)\n    UNROLL for (int b = 0; b < "
+             "BLOCKS; b++) {\n"
              "    const int column = COLUMN(b);\n    UNROLL for (int x = 0; x < 8; x++) {\n%s"
              "        if (column + x < COLUMNS && (column + x) %% %d == 0) /* %s */\n",
              text_of(&e->element), run, e->graph->operand[i].name);
@@ -411,6 +456,8 @@ static void emit_state(struct emitter *e, struct text *out)
     for (int i = 0; i < e->plan->reduction_count; i++) {
         const struct reduction *reduction = &e->plan->reduction[i];
         bool online = op_of(e, reduction->node) == OP_LOGSUMEXP;
+        if (reduction->over_rows)
+            text_add(out, "    float r%d[BLOCKS][8]; /* rows r, until rows r + 8 are known */\n", reduction->node);
         if (!reduction->carried)
             continue;
         text_add(out, "    %s s%d[2];\n", online ? "Online" : "float", reduction->node);
@@ -422,25 +469,6 @@ static void emit_state(struct emitter *e, struct text *out)
     text_free(&start);
 }
 
-static void emit_columns(struct emitter *e, struct text *out)
-{
-    for (int i = 0; i < e->plan->column_count; i++) {
-        const struct column_input *column = &e->plan->column[i];
-        coda_dtype dtype = e->graph->operand[column->operand].dtype;
-        const char *type = coda_dtype_name(dtype);
-        text_add(out, "    u32 c%d[BLOCKS][%d]; /* %s */\n    UNROLL for (int b = 0; b < BLOCKS; b++)\n", i,
-                 (int)coda_dtype_size(dtype) * 2, e->graph->operand[column->operand].name);
-        if (column->repeats)
-            text_add(out, "        repeat_%s(c%d[b], P.t[%d].data, COLUMN(b), P.t[%d].rows, WIDE(%d));\n", type, i,
-                     column->operand, column->operand, column->operand);
-        else
-            text_add(out,
-                     "        fetch_column_%sx8(c%d[b], P.t[%d].data + (long)COLUMN(b) * SIZE_%s, COLUMNS - COLUMN(b), "
-                     "WIDE(%d));\n",
-                     type, i, column->operand, type, column->operand);
-    }
-}
-
 void emit_group(struct emitter *e, struct text *out)
 {
     struct text passes = {0};
@@ -450,10 +478,11 @@ void emit_group(struct emitter *e, struct text *out)
         pass(e, &passes, level);
     text_add(
         out,
-        "/* Columns of group c: everything that the program does to them. */\n"
-        "INLINE void coda_group(const Params &P, const Place &at, const int c, const Accumulators &acc, const Inputs "
-        "&in, State &state)\n{\n");
-    emit_columns(e, out);
+        "/* Columns of group c, rows r (FIRST 0) and r + 8 (LAST 2): everything that the program does to them. */\n"
+        "template <bool FAST, int FIRST, int LAST>\nINLINE void coda_group(const Params &P, const Place &at, const int "
+        "c, const "
+        "Accumulators &acc, const Inputs "
+        "&in, const Ahead &ahead, State &state)\n{\n");
     text_add(out, "%s%s}\n\n", text_of(&e->group), text_of(&passes));
     out->failed |= passes.failed;
     text_free(&passes);

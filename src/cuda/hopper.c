@@ -106,6 +106,9 @@ static const char *check_segment(const struct segment *segment, const struct var
 bool hopper_accepts(const struct plan *plan, const struct variant *v, const struct launch *launch, const char **why)
 {
     *why = NULL;
+    if (launch->size[plan->form->row_axis] > 65535LL * BAND_ROWS * 2 - 256 ||
+        launch->size[plan->form->column_axis] > 65535LL * v->columns)
+        *why = "the tile has more than 65535 places along a side";
     for (int a = 0; a < plan->accumulator_count && !*why; a++) {
         int64_t before = 0;
         for (int s = 0; s < plan->product[a].segment_count && !*why; s++) {
@@ -115,34 +118,30 @@ bool hopper_accepts(const struct plan *plan, const struct variant *v, const stru
             before += launch->operand[segment->right[0].operand].shape[segment->right[0].k_major];
         }
     }
-    for (int i = 0; v->mainloop == MAINLOOP_DEFERRED && i < plan->input_count && !*why; i++) {
-        const coda_tensor *t = &launch->operand[plan->input[i].operand];
-        if ((uintptr_t)t->data % 16 || (size_t)t->stride * coda_dtype_size(t->dtype) % 16)
-            *why = "a tile operand's rows do not start at multiples of 16 bytes";
-    }
     return !*why;
 }
 
 /* A matrix in 128-byte rows of boxes: 64 elements along its rows by `rows`. */
 static coda_status encode(const struct gpu *gpu, const coda_tensor *t, int64_t offset, int64_t columns, int64_t rows,
-                          int box_rows, struct tensor_map *map, coda_error *error)
+                          int box_columns, int box_rows, struct tensor_map *map, coda_error *error)
 {
     size_t size = coda_dtype_size(t->dtype);
     uint64_t sizes[2] = {(uint64_t)columns, (uint64_t)rows}, strides[1] = {(uint64_t)t->stride * size};
-    uint32_t box[2] = {64, (uint32_t)box_rows}, steps[2] = {1, 1};
-    int result = gpu->driver.TensorMapEncodeTiled(map, t->dtype == CODA_F16 ? MAP_F16 : MAP_BF16, 2,
-                                                  (char *)t->data + (size_t)offset * size, sizes, strides, box, steps,
-                                                  0, MAP_SWIZZLE_128B, MAP_PROMOTE_128B, 0);
+    uint32_t box[2] = {(uint32_t)box_columns, (uint32_t)box_rows}, steps[2] = {1, 1};
+    int result = gpu->driver.TensorMapEncodeTiled(
+        map, t->dtype == CODA_F16 ? MAP_F16 : MAP_BF16, 2, (char *)t->data + (size_t)offset * size, sizes, strides, box,
+        steps, 0, box_columns == 32 ? MAP_SWIZZLE_64B : MAP_SWIZZLE_128B, MAP_PROMOTE_128B, 0);
     return driver_check(&gpu->driver, result, "cuTensorMapEncodeTiled", "describing an operand", error);
 }
 
-static coda_status encode_left(const struct gpu *gpu, const struct factor *f, const struct launch *launch,
-                               int64_t before, int64_t depth, struct tensor_map *map, coda_error *error)
+static coda_status encode_left(const struct gpu *gpu, const struct variant *v, const struct factor *f,
+                               const struct launch *launch, int64_t before, int64_t depth, struct tensor_map *map,
+                               coda_error *error)
 {
     const coda_tensor *t = &launch->operand[f->operand];
     if (f->k_major)
-        return encode(gpu, t, before, depth, t->shape[0], 128, map, error);
-    return encode(gpu, t, before * t->stride, t->shape[1], depth, 64, map, error);
+        return encode(gpu, t, before, depth, t->shape[0], v->depth, 128, map, error);
+    return encode(gpu, t, before * t->stride, t->shape[1], depth, 64, v->depth, map, error);
 }
 
 coda_status hopper_maps(const struct gpu *gpu, const struct plan *plan, const struct variant *v,
@@ -154,7 +153,7 @@ coda_status hopper_maps(const struct gpu *gpu, const struct plan *plan, const st
         const struct segment *segment = &plan->product[0].segment[s];
         int64_t depth = launch->operand[segment->right[0].operand].shape[segment->right[0].k_major];
         before = segment->continues ? before : 0;
-        status = encode_left(gpu, &segment->left, launch, before, depth, &map[s], error);
+        status = encode_left(gpu, v, &segment->left, launch, before, depth, &map[s], error);
         before += depth;
     }
     for (int a = 0; a < plan->accumulator_count; a++)
@@ -162,8 +161,8 @@ coda_status hopper_maps(const struct gpu *gpu, const struct plan *plan, const st
             for (int r = 0; r < plan->product[a].segment[s].right_count && status == CODA_OK; r++) {
                 const struct factor *f = &plan->product[a].segment[s].right[r];
                 const coda_tensor *t = &launch->operand[f->operand];
-                status = encode(gpu, t, 0, t->shape[1], t->shape[0], f->k_major ? v->box_rows : 64,
-                                &map[right_index(plan, a, s, r)], error);
+                status = encode(gpu, t, 0, t->shape[1], t->shape[0], f->k_major ? v->depth : 64,
+                                f->k_major ? v->box_rows : v->depth, &map[right_index(plan, a, s, r)], error);
             }
     return status;
 }

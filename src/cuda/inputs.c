@@ -1,6 +1,8 @@
 /* What a tile reads: packed words in registers, from memory at once or by way of shared memory. */
 #include "cuda/pairs.h"
 
+#include <stdio.h>
+
 static int input_elements(const struct tile_input *input)
 {
     return input->distance ? half_elements(input->distance) : 8;
@@ -24,14 +26,14 @@ static void open_element(struct emitter *e, struct text *out, const struct tile_
     char column[128] = "column";
     if (input->distance)
         half_column(input->distance, "column", column, sizeof column);
-    text_add(out, "    UNROLL for (int b = 0; b < BLOCKS; b++)\n    UNROLL for (int h = 0; h < 2; h++) {\n");
+    text_add(out, "    UNROLL for (int b = 0; b < BLOCKS; b++)\n    UNROLL for (int h = FIRST; h < LAST; h++) {\n");
     if (other_blocks)
         text_add(out, "        if (b & %d)\n            continue;\n", block_distance(e->plan, input->distance));
     text_add(out, "        const int column = COLUMN(b), row = at.row + 8 * h;\n");
     if (input->distance)
-        text_add(out, "        const int first = %s, count = row < ROWS ? COLUMNS / 2 - first : 0;\n", column);
+        text_add(out, "        const int first = %s, count = COUNT(row, COLUMNS / 2 - first);\n", column);
     else
-        text_add(out, "        const int first = column, count = row < ROWS ? COLUMNS - first : 0;\n");
+        text_add(out, "        const int first = column, count = COUNT(row, COLUMNS - first);\n");
 }
 
 static void emit_fetch(struct emitter *e, struct text *out, int i)
@@ -41,101 +43,166 @@ static void emit_fetch(struct emitter *e, struct text *out, int i)
     int elements = input_elements(input);
     open_element(e, out, input);
     if (input->id_value < 0) {
-        text_add(
-            out,
-            "        fetch_%sx%d(in.i%d[b][h], P.t[%d].data + ((long)row * P.t[%d].stride + first) * SIZE_%s, count, "
-            "WIDE(%d));\n    }\n",
-            type, elements, i, input->operand, input->operand, type, input->operand);
+        text_add(out,
+                 "        fetch_%sx%d(in.i%d[b][HELD(h)], P.t[%d].data + ((long)row * P.t[%d].stride + first) * "
+                 "SIZE_%s, count, "
+                 "WIDE(%d));\n    }\n",
+                 type, elements, i, input->operand, input->operand, type, input->operand);
         return;
     }
     text_add(
         out,
         "        const int id = VALUE_ID(%d);\n"
         "        const bool inside = (u32)id < (u32)P.t[%d].rows; /* NaN where there is no such row */\n"
-        "        fetch_%sx%d(in.i%d[b][h], P.t[%d].data + ((inside ? (long)id : 0) * P.t[%d].stride + first) * "
+        "        fetch_%sx%d(in.i%d[b][HELD(h)], P.t[%d].data + ((inside ? (long)id : 0) * P.t[%d].stride + first) * "
         "SIZE_%s, "
         "count, WIDE(%d));\n"
-        "        if (!inside)\n            UNROLL for (int w = 0; w < %d; w++) in.i%d[b][h][w] = 0xffffffff;\n    }\n",
+        "        if (!inside)\n            UNROLL for (int w = 0; w < %d; w++) in.i%d[b][HELD(h)][w] = 0xffffffff;\n   "
+        " }\n",
         input->id_value, input->operand, type, elements, i, input->operand, input->operand, type, input->operand,
         input_bytes(e, input) / 4, i);
 }
 
-/* The same by asynchronous copies into the thread's own 16-byte slots, for inputs whose rows are aligned. */
-static void emit_issue(struct emitter *e, struct text *out, int i, int *slot)
+/* The statement that loads eight columns of vector i from `column` on into an array; `prefix`, i and `suffix` are its name. */
+void emit_column_load(struct emitter *e, struct text *text, int i, const char *prefix, const char *suffix,
+                      const char *column)
+{
+    const struct column_input *input = &e->plan->column[i];
+    const struct operand *operand = &e->graph->operand[input->operand];
+    const char *type = coda_dtype_name(operand->dtype);
+    int64_t size = input->repeats ? dim_size(&operand->shape.dim[0], e->plan->fixed) : 0;
+    if (size > 0 && size % 8 == 0 && size < 1 << 20)
+        text_add(text, "        fetch_column_%sx8(%s%d%s, P.t[%d].data + (u32)(%s) %% %d * SIZE_%s, 8, WIDE(%d));\n",
+                 type, prefix, i, suffix, input->operand, column, (int)size, type, input->operand);
+    else if (input->repeats)
+        text_add(text, "        repeat_%s(%s%d%s, P.t[%d].data, %s, P.t[%d].rows, WIDE(%d));\n", type, prefix, i,
+                 suffix, input->operand, column, input->operand, input->operand);
+    else
+        text_add(text,
+                 "        fetch_column_%sx8(%s%d%s, P.t[%d].data + (long)(%s) * SIZE_%s, FAST ? 8 : COLUMNS - (%s), "
+                 "WIDE(%d));\n",
+                 type, prefix, i, suffix, input->operand, column, type, column, input->operand);
+}
+
+/* Column vectors and angles of rotations: few enough to be loaded a group ahead into registers. */
+static void emit_column(struct emitter *e, struct text *members, struct text *loads, int i)
+{
+    const struct column_input *column = &e->plan->column[i];
+    coda_dtype dtype = e->graph->operand[column->operand].dtype;
+    text_add(members, "    u32 c%d[BLOCKS][%d]; /* %s */\n", i, (int)coda_dtype_size(dtype) * 2,
+             e->graph->operand[column->operand].name);
+    text_add(loads, "    UNROLL for (int b = 0; b < BLOCKS; b++)\n");
+    emit_column_load(e, loads, i, "ahead.c", "[b]", "COLUMN(b)");
+}
+
+static void emit_angles(struct emitter *e, struct text *members, struct text *loads, int index)
+{
+    const struct node *node = &e->graph->node[index];
+    int table = e->graph->node[node->input[1]].index, angles = rotation_angles(e, index);
+    int distance = rotation_distance(e, index);
+    char base[128];
+    rotation_base(e, index, "COLUMN(b)", base, sizeof base);
+    text_add(members,
+             "    float cos%d[BLOCKS][ROWS_HELD][%d], sin%d[BLOCKS][ROWS_HELD][%d]; /* of row pos[m] of %s */\n", index,
+             angles, index, angles, e->graph->operand[table].name);
+    text_add(loads, "    UNROLL for (int b = 0; b < BLOCKS; b++)\n    UNROLL for (int h = FIRST; h < LAST; h++)\n");
+    if (pairing_of(distance) == PAIRING_BLOCKS)
+        text_add(loads, "        if (!(b & %d))\n", block_distance(e->plan, distance));
+    text_add(loads,
+             "        angles_%s<%d>(ahead.cos%d[b][HELD(h)], ahead.sin%d[b][HELD(h)], P.t[%d], VALUE_ID(%d), %s, %d, "
+             "WIDE(%d));\n",
+             coda_dtype_name(e->graph->operand[table].dtype), angles, index, index, table,
+             plan_value(e->plan, node->input[2], true), base,
+             (int)dim_size(&e->graph->node[node->input[1]].shape.dim[1], e->plan->fixed) / 2, table);
+}
+
+/* Asks for an input's lines to be brought into L2: one lane of four, since they share 64 bytes or more of a row. */
+static void emit_warm(struct emitter *e, struct text *out, int i)
 {
     const struct tile_input *input = &e->plan->input[i];
     const char *type = coda_dtype_name(e->graph->operand[input->operand].dtype);
-    int bytes = input_bytes(e, input), size = (int)coda_dtype_size(e->graph->operand[input->operand].dtype);
+    if (input->id_value >= 0)
+        return;
     open_element(e, out, input);
-    text_add(
-        out,
-        "        const char *from = P.t[%d].data + (count > 0 ? ((long)row * P.t[%d].stride + first) * SIZE_%s : 0);\n"
-        "        const int bytes = (count < 0 ? 0 : count < %d ? count : %d) * %d;\n",
-        input->operand, input->operand, type, input_elements(input), input_elements(input), size);
-    for (int part = 0; part * 16 < bytes; part++) {
-        int piece = bytes < 16 ? bytes : 16;
-        if (bytes > 16)
-            text_add(out,
-                     "        copy_%d(slots + SLOT(%d + (b * 2 + h) * %d + %d), from + (bytes > %d ? %d : 0), bytes < "
-                     "%d ? 0 : "
-                     "bytes - %d < 16 ? bytes - %d : 16);\n",
-                     piece, *slot, (bytes + 15) / 16, part, 16 * part, 16 * part, 16 * part, 16 * part, 16 * part);
-        else
-            text_add(out, "        copy_%d(slots + SLOT(%d + b * 2 + h), from, bytes);\n", piece, *slot);
-    }
-    text_add(out, "    }\n");
-    *slot += e->plan->blocks * 2 * ((bytes + 15) / 16);
+    text_add(out,
+             "        (void)count;\n"
+             "        if (at.quad == 0)\n            warm_line(P.t[%d].data + ((long)row * P.t[%d].stride + first) * "
+             "SIZE_%s);\n    "
+             "}\n",
+             input->operand, input->operand, type);
 }
 
-static void emit_take(struct emitter *e, struct text *out, int i, int *slot)
+/* Makes the compiler keep words as they were loaded: unpacked ahead of their use, they would be waited for. */
+static void emit_hold(struct text *out, const char *member, int words)
 {
-    const struct tile_input *input = &e->plan->input[i];
-    int bytes = input_bytes(e, input), pieces = (bytes + 15) / 16;
-    bool other_blocks = input->distance && pairing_of(input->distance) == PAIRING_BLOCKS;
-    text_add(out, "    UNROLL for (int b = 0; b < BLOCKS; b++)\n    UNROLL for (int h = 0; h < 2; h++) {\n");
-    if (other_blocks)
-        text_add(out, "        if (b & %d)\n            continue;\n", block_distance(e->plan, input->distance));
-    for (int part = 0; part < pieces; part++) {
-        if (bytes >= 16)
-            text_add(out, "        shared_load_16(in.i%d[b][h] + %d, slots + SLOT(%d + (b * 2 + h) * %d + %d));\n", i,
-                     4 * part, *slot, pieces, part);
-        else
-            text_add(out,
-                     "        u32 w[4];\n        shared_load_16(w, slots + SLOT(%d + b * 2 + h));\n"
-                     "        UNROLL for (int k = 0; k < %d; k++) in.i%d[b][h][k] = w[k];\n",
-                     *slot, bytes / 4, i);
+    text_add(out, "    UNROLL for (int b = 0; b < BLOCKS; b++)\n    UNROLL for (int i = 0; i < %d; i++) HOLD(%s[i]);\n",
+             words, member);
+}
+
+static void emit_ahead(struct emitter *e, struct text *out)
+{
+    struct text members = {0}, loads = {0}, angles = {0}, holds = {0};
+    char member[48];
+    for (int i = 0; i < e->plan->column_count && plan_loads_ahead(e->plan); i++) {
+        snprintf(member, sizeof member, "ahead.c%d[b]", i);
+        emit_hold(&holds, member, (int)coda_dtype_size(e->graph->operand[e->plan->column[i].operand].dtype) * 2);
     }
-    text_add(out, "    }\n");
-    *slot += e->plan->blocks * 2 * pieces;
+    for (int i = 0; i < e->plan->input_count; i++)
+        if (is_read(e, &e->plan->input[i])) {
+            snprintf(member, sizeof member, "in.i%d[b][0]", i);
+            emit_hold(&holds, member, input_bytes(e, &e->plan->input[i]) / 4);
+            snprintf(member, sizeof member, "in.i%d[b][ROWS_HELD - 1]", i);
+            emit_hold(&holds, member, input_bytes(e, &e->plan->input[i]) / 4);
+        }
+    for (int i = 0; i < e->plan->column_count && plan_loads_ahead(e->plan); i++)
+        emit_column(e, &members, &loads, i);
+    for (int i = 0; i < e->graph->node_count; i++)
+        if (plan_loads_ahead(e->plan) && e->plan->form->used[i] && e->graph->node[i].op == OP_ROPE)
+            emit_angles(e, &members, &angles, i);
+    text_add(out,
+             "struct Ahead {\n%s    u32 none;\n};\n"
+             "template <bool FAST> INLINE void coda_ahead(const Params &P, const Place &at, const int c, Ahead "
+             "&ahead)\n{\n%s}\n"
+             "template <bool FAST, int FIRST, int LAST>\n"
+             "INLINE void coda_angles(const Params &P, const Place &at, const int c, Ahead &ahead)\n{\n%s}\n",
+             text_of(&members), text_of(&loads), text_of(&angles));
+    text_add(out, "INLINE void coda_hold(Inputs &in, Ahead &ahead)\n{\n%s}\n", text_of(&holds));
+    out->failed |= members.failed || loads.failed || holds.failed || angles.failed;
+    text_free(&holds);
+    text_free(&angles);
+    text_free(&members);
+    text_free(&loads);
 }
 
 void emit_inputs(struct emitter *e, struct text *out)
 {
     const struct plan *plan = e->plan;
-    struct text fetch = {0}, issue = {0}, take = {0};
-    int issued = 0, taken = 0, read = 0;
+    struct text fetch = {0}, warm = {0};
+    int read = 0;
     text_add(out, "struct Inputs {\n");
     for (int i = 0; i < plan->input_count; i++) {
         const struct tile_input *input = &plan->input[i];
         if (!is_read(e, input))
             continue;
-        text_add(out, "    u32 i%d[BLOCKS][2][%d]; /* %s */\n", i, input_bytes(e, input) / 4,
+        text_add(out, "    u32 i%d[BLOCKS][ROWS_HELD][%d]; /* %s */\n", i, input_bytes(e, input) / 4,
                  e->graph->operand[input->operand].name);
         emit_fetch(e, &fetch, i);
-        emit_issue(e, &issue, i, &issued);
-        emit_take(e, &take, i, &taken);
+        emit_warm(e, &warm, i);
         read++;
     }
-    text_add(out, "    u32 none;\n};\n#define INPUTS %d\n#define INPUT_SLOTS %d\n", read, issued);
-    text_add(out, "INLINE void coda_fetch(const Params &P, const Place &at, const int c, Inputs &in)\n{\n%s}\n",
+    text_add(out,
+             "    u32 none;\n};\n"
+             "template <bool FAST, int FIRST, int LAST> INLINE void coda_fetch(const Params &P, const Place &at, const "
+             "int c, Inputs "
+             "&in)\n{\n%s}\n",
              text_of(&fetch));
     text_add(out,
-             "INLINE void coda_issue(const Params &P, const Place &at, const int c, const u32 slots)\n{\n%s}\n"
-             "INLINE void coda_take(Inputs &in, const u32 slots)\n{\n%s}\n\n",
-             text_of(&issue), text_of(&take));
-    e->input_slots = issued;
-    out->failed |= fetch.failed || issue.failed || take.failed;
+             "#define INPUTS %d\n"
+             "template <int FIRST, int LAST> INLINE void coda_warm(const Params &P, const Place &at, const int c)\n{\n"
+             "    const bool FAST = true;\n%s}\n",
+             read, text_of(&warm));
+    out->failed |= fetch.failed || warm.failed;
+    text_free(&warm);
     text_free(&fetch);
-    text_free(&issue);
-    text_free(&take);
+    emit_ahead(e, out);
 }

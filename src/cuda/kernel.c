@@ -65,10 +65,10 @@ static coda_status prepare_variant(const struct gpu *gpu, const struct plan *pla
     if (parameter_layout(plan->graph, c->variant.map_count).total > 4096)
         return fail(error, CODA_UNSUPPORTED, "%s: its operands do not fit the 4096 bytes of a kernel's parameters",
                     name);
-    coda_status status = source_write(plan, &c->variant, &c->source, &c->input_slots, error);
+    coda_status status = source_write(plan, &c->variant, &c->source, error);
     if (status != CODA_OK)
         return status;
-    c->shared_bytes = variant_shared_bytes(plan, &c->variant, c->input_slots);
+    c->shared_bytes = variant_shared_bytes(plan, &c->variant);
     if (!gpu->driver.library && !gpu->compiler.library)
         return CODA_OK; /* the text alone */
     status = find_cubin(gpu, name, c, error);

@@ -26,7 +26,7 @@ struct compiled {
     struct text log; /* of the compiler; empty where the kernel came from the cache */
     void *cubin;
     size_t cubin_size;
-    int shared_bytes, input_slots;
+    int shared_bytes;
     driver_module module;
     driver_function function;
 };
@@ -37,7 +37,7 @@ struct cuda_kernel {
     struct plan plan;
     int variant_count; /* in order of preference; a launch takes the first that can serve it */
     struct compiled compiled[MAX_VARIANTS];
-    bool aliasing; /* some vector may not share memory with an out: blocks read it at different times */
+    void *checked[MAX_OPERANDS]; /* operands of the last launch, known to lie in the GPU's memory; relaxed atomics */
 };
 
 /* Which ways of running a program to compile, in order of preference (choose.c). */

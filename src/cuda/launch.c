@@ -22,11 +22,11 @@ static coda_status check_sizes(const struct plan *plan, const struct launch *lau
 {
     for (int i = 0; i < plan->graph->operand_count; i++) {
         const coda_tensor *t = &launch->operand[i];
-        if (t->shape[0] > INT32_MAX - 1024 || (t->rank == 2 && t->shape[1] > INT32_MAX - 1024))
+        if (t->shape[0] > INT32_MAX - 1024 || (t->rank == 2 && t->stride > INT32_MAX - 1024))
             return fail(error, CODA_UNSUPPORTED,
-                        "%s: operand %s is %lld x %lld; CUDA kernels index rows and columns by 32 bits",
+                        "%s: operand %s has %lld rows of stride %lld; CUDA kernels index rows and columns by 32 bits",
                         plan->graph->name, plan->graph->operand[i].name, (long long)t->shape[0],
-                        (long long)(t->rank == 2 ? t->shape[1] : 1));
+                        (long long)(t->rank == 2 ? t->stride : 1));
     }
     return CODA_OK;
 }
@@ -99,6 +99,26 @@ static bool chunks_align(const struct plan *plan, const struct launch *launch)
     return true;
 }
 
+/* May tiles inside the matrix move 16 bytes at a time everywhere? */
+static bool all_wide(const struct plan *plan, const struct launch *launch)
+{
+    const struct graph *graph = plan->graph;
+    for (int i = 0; i < plan->input_count; i++)
+        if (!is_wide(&launch->operand[plan->input[i].operand]))
+            return false;
+    for (int i = 0; i < plan->column_count; i++)
+        if (!is_wide(&launch->operand[plan->column[i].operand]))
+            return false;
+    for (int i = 0; i < graph->node_count; i++)
+        if (plan->form->used[i] && graph->node[i].op == OP_ROPE &&
+            !is_wide(&launch->operand[graph->node[graph->node[i].input[1]].index]))
+            return false;
+    for (int i = 0; i < graph->operand_count; i++)
+        if (graph->operand[i].role != CODA_IN && !is_wide(&launch->operand[i]))
+            return false;
+    return true;
+}
+
 static void fill_parameters(const struct plan *plan, const struct launch *launch, const struct geometry *geometry,
                             int map_count, unsigned char *bytes)
 {
@@ -107,8 +127,8 @@ static void fill_parameters(const struct plan *plan, const struct launch *launch
     uint64_t wide = 0;
     for (int i = 0; i < graph->operand_count; i++) {
         const coda_tensor *t = &launch->operand[i];
-        struct device_tensor d = {(uint64_t)(uintptr_t)t->data, t->stride, (int32_t)t->shape[0],
-                                  (int32_t)(t->rank == 2 ? t->shape[1] : 1)};
+        struct device_tensor d = {(uint64_t)(uintptr_t)t->data, (int32_t)t->shape[0],
+                                  (int32_t)(t->rank == 2 ? t->shape[1] : 1), (int32_t)t->stride, 0};
         memcpy(bytes + layout.tensors + i * (int)sizeof d, &d, sizeof d);
         wide |= (uint64_t)is_wide(t) << i;
     }
@@ -149,7 +169,7 @@ static coda_status make_grid(const struct gpu *gpu, const struct plan *plan, con
 {
     const struct variant *v = &compiled->variant;
     int64_t rows = size_of(launch, plan->form->row_axis), columns = size_of(launch, plan->form->column_axis);
-    *geometry = (struct geometry){.group = 8, .chunks = chunks_align(plan, launch)};
+    *geometry = (struct geometry){.group = 8, .chunks = chunks_align(plan, launch), .all_wide = all_wide(plan, launch)};
     c->grid_x = c->grid_y = c->grid_z = 1;
     switch (v->mainloop) {
     case MAINLOOP_ROWS:
@@ -230,15 +250,21 @@ static coda_status find_variant(const struct cuda_kernel *k, const struct launch
 coda_status cuda_launch(coda_kernel *kernel, const struct launch *launch, coda_error *error)
 {
     const struct gpu *gpu = kernel->device->state;
-    const struct cuda_kernel *k = kernel->state;
+    struct cuda_kernel *k = kernel->state;
     coda_status status = gpu_enter(gpu, error);
     if (status != CODA_OK)
         return status;
     status = check_sizes(&k->plan, launch, error);
     if (status == CODA_OK)
         status = check_vectors(&k->plan, launch, error);
-    for (int i = 0; i < k->plan.graph->operand_count && status == CODA_OK; i++)
+    for (int i = 0; i < k->plan.graph->operand_count && status == CODA_OK; i++) {
+        void *data = launch->operand[i].data;
+        if (__atomic_load_n(&k->checked[i], __ATOMIC_RELAXED) == data)
+            continue; /* asking the driver takes most of a microsecond */
         status = check_pointer(gpu, &k->plan, i, &launch->operand[i], error);
+        if (status == CODA_OK)
+            __atomic_store_n(&k->checked[i], data, __ATOMIC_RELAXED);
+    }
     const struct compiled *compiled = NULL;
     if (status == CODA_OK)
         status = find_variant(k, launch, &compiled, error);

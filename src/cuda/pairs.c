@@ -120,44 +120,73 @@ static void join(struct emitter *e, int index, const struct place *at, char *tex
 
 /* ---------------------------------------------------------------- rotations */
 
-/* Cosines and sines for the eight columns of a row: cos<node>[], sin<node>[]. Returns the suffix of their names. */
-static int load_angles(struct emitter *e, int index, const struct place *at, int head)
+static int head_of(const struct emitter *e, int node)
+{
+    return (int)dim_size(&e->graph->node[e->graph->node[node].input[1]].shape.dim[1], e->plan->fixed);
+}
+
+int rotation_distance(const struct emitter *e, int node)
+{
+    return e->graph->node[node].rope_pairs ? 1 : head_of(e, node) / 2;
+}
+
+int rotation_angles(const struct emitter *e, int node)
+{
+    int half = head_of(e, node) / 2, most = e->graph->node[node].rope_pairs ? 4 : 8;
+    return half < most ? half : most;
+}
+
+void rotation_base(const struct emitter *e, int node, const char *column, char *text, int size)
+{
+    int head = head_of(e, node), half = head / 2;
+    if (e->graph->node[node].rope_pairs && head >= 8)
+        snprintf(text, (size_t)size, "((%s & %d) / 2)", column, head - 1);
+    else if (!e->graph->node[node].rope_pairs && half >= 8)
+        snprintf(text, (size_t)size, "(%s & %d)", column, half - 1);
+    else
+        snprintf(text, (size_t)size, "0");
+}
+
+/* The arrays that hold this row's cosines and sines, "cos" being written as %s: those that were loaded ahead at the
+ * place where text usually stands, else of their own. */
+static void angle_arrays(struct emitter *e, int index, const struct place *at, char *text, int size)
 {
     const struct node *node = &e->graph->node[index];
-    int half = head / 2, table = e->graph->node[node->input[1]].index;
-    int angles = node->rope_pairs ? (half < 4 ? half : 4) : (half < 8 ? half : 8);
-    char base[ROOM] = "0";
-    if (node->rope_pairs && head >= 8)
-        snprintf(base, sizeof base, "((%s & %d) / 2)", at->column, head - 1);
-    else if (!node->rope_pairs && half >= 8)
-        snprintf(base, sizeof base, "(%s & %d)", at->column, half - 1);
-    for (int i = 0; i < e->row_count; i++) {
-        if (e->row_memo[i].node != -1 - index)
-            continue;
-        if (!strcmp(e->place[e->row_memo[i].place].column, at->column))
-            return e->row_memo[i].place;
+    int table = e->graph->node[node->input[1]].index, distance = rotation_distance(e, index);
+    int angles = rotation_angles(e, index);
+    char base[ROOM];
+    if (plan_loads_ahead(e->plan) && !strcmp(at->b, "b") && !strcmp(at->column, "column")) {
+        if (pairing_of(distance) == PAIRING_BLOCKS)
+            snprintf(text, (size_t)size, "ahead.%%s%d[b & ~%d][HELD(h)]", index, block_distance(e->plan, distance));
+        else
+            snprintf(text, (size_t)size, "ahead.%%s%d[b][HELD(h)]", index);
+        return;
     }
     struct place key = place_at(AT_FULL, at->b, "", at->column);
     int place = emit_place(e, &key);
+    snprintf(text, (size_t)size, "%%s%d_%d", index, place);
+    for (int i = 0; i < e->row_count; i++)
+        if (e->row_memo[i].node == -1 - index && e->row_memo[i].place == place)
+            return;
     if (e->row_count == MAX_MEMO) {
         emit_fail(e, "more than %d values in one CUDA kernel; split the program", MAX_MEMO);
-        return 0;
+        return;
     }
     e->row_memo[e->row_count].node = -1 - index;
     e->row_memo[e->row_count++].place = place;
+    rotation_base(e, index, at->column, base, sizeof base);
     text_add(&e->row,
-             "        float cos%d_%d[%d], sin%d_%d[%d]; /* of row pos[m] of the table */\n"
+             "        float cos%d_%d[%d], sin%d_%d[%d];\n"
              "        angles_%s<%d>(cos%d_%d, sin%d_%d, P.t[%d], VALUE_ID(%d), %s, %d, WIDE(%d));\n",
              index, place, angles, index, place, angles, coda_dtype_name(e->graph->operand[table].dtype), angles, index,
-             place, index, place, table, plan_value(e->plan, node->input[2], true), base, half, table);
-    return place;
+             place, index, place, table, plan_value(e->plan, node->input[2], true), base, head_of(e, index) / 2, table);
 }
 
 static void rotate(struct emitter *e, int index, const struct place *at, char *text)
 {
     const struct node *node = &e->graph->node[index];
-    int head = (int)dim_size(&e->graph->node[node->input[1]].shape.dim[1], e->plan->fixed), half = head / 2;
-    int distance = node->rope_pairs ? 1 : half;
+    int half = head_of(e, index) / 2, distance = rotation_distance(e, index);
+    char arrays[ROOM], cosines[ROOM + 8], sines[ROOM + 8];
     char own[NAME_TEXT], partner[PARTNER_TEXT], x[ROOM], side[ROOM], limit[48] = "COLUMNS";
     struct place other = full_at(at, "", 0);
     emit_value(e, node->input[0], at, own);
@@ -177,7 +206,9 @@ static void rotate(struct emitter *e, int index, const struct place *at, char *t
         emit_value(e, node->input[0], &other, partner);
         snprintf(side, sizeof side, "%s & %d", at->x, distance);
     }
-    int place = load_angles(e, index, at, head);
+    angle_arrays(e, index, at, arrays, sizeof arrays);
+    snprintf(cosines, sizeof cosines, arrays, "cos");
+    snprintf(sines, sizeof sines, arrays, "sin");
     if (node->rope_pairs)
         snprintf(x, sizeof x, "(%s) / 2 & %d", at->x, half < 4 ? half - 1 : 3);
     else
@@ -186,9 +217,8 @@ static void rotate(struct emitter *e, int index, const struct place *at, char *t
         snprintf(limit, sizeof limit, "P.size[%d]", node->rope_cols.axis);
     else if (node->rope_cols.form != DIM_ABSENT)
         snprintf(limit, sizeof limit, "%d", (int)node->rope_cols.constant);
-    snprintf(text, EXPRESSION_TEXT, "(%s + %s < %s ? rotate(%s, %s, cos%d_%d[%s], sin%d_%d[%s], %s(%s)) : %s)",
-             at->column, at->x, limit, own, partner, index, place, x, index, place, x, node->rope_inverse ? "" : "!",
-             side, own);
+    snprintf(text, EXPRESSION_TEXT, "(%s + %s < %s ? rotate(%s, %s, %s[%s], %s[%s], %s(%s)) : %s)", at->column, at->x,
+             limit, own, partner, cosines, x, sines, x, node->rope_inverse ? "" : "!", side, own);
 }
 
 void pair_expression(struct emitter *e, int node, const struct place *at, char text[EXPRESSION_TEXT])

@@ -14,7 +14,12 @@ void half_column(int distance, const char *column, char *text, int size);
 /* How many blocks of a group lie between halves of `distance`. */
 int block_distance(const struct plan *plan, int distance);
 
-enum { EXPRESSION_TEXT = 1024 };
+/* How many angles the eight columns of a row need, and where the first of them stands in the table, as text. */
+int rotation_angles(const struct emitter *e, int node);
+void rotation_base(const struct emitter *e, int node, const char *column, char *text, int size);
+int rotation_distance(const struct emitter *e, int node);
+
+enum { EXPRESSION_TEXT = 2048 };
 /* The expression of a pairwise node at a place; what it needs is emitted first. */
 void pair_expression(struct emitter *e, int node, const struct place *at, char text[EXPRESSION_TEXT]);
 

@@ -72,6 +72,11 @@ int plan_span(const struct plan *plan)
     return plan->blocks * plan->step * BLOCK_COLUMNS;
 }
 
+bool plan_loads_ahead(const struct plan *plan)
+{
+    return plan->blocks <= 2;
+}
+
 static bool is_power_of_two(int x)
 {
     return x > 0 && (x & (x - 1)) == 0;

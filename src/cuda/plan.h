@@ -106,6 +106,8 @@ int plan_old_value(const struct plan *plan, int operand);        /* likewise */
 int plan_column(const struct plan *plan, int node);              /* index into column[]; -1 */
 const struct reduction *plan_reduction(const struct plan *plan, int node);
 bool is_run_reduction(const struct node *node);
+/* Are column vectors and angles loaded a group ahead? Wide groups would hold too many. */
+bool plan_loads_ahead(const struct plan *plan);
 /* Columns from the first of a group to one past its last. */
 int plan_span(const struct plan *plan);
 

@@ -38,18 +38,18 @@ int variant_threads(const struct variant *variant)
     return mainloops[variant->mainloop].threads;
 }
 
-int variant_shared_bytes(const struct plan *plan, const struct variant *v, int input_slots)
+int variant_shared_bytes(const struct plan *plan, const struct variant *v)
 {
     int rows = v->bands * BAND_ROWS, accumulators = plan->joint ? plan->accumulator_count : 1;
     int columns = v->columns * accumulators, values = plan->value_count * rows * 4;
-    int stage = (rows + columns) * 64 * 2;
+    int stages = v->stages * (rows + columns) * v->depth * 2;
     switch (v->mainloop) {
     case MAINLOOP_PORTABLE:
-        return v->stages * stage + values;
+        return stages + values;
     case MAINLOOP_DIRECT:
-        return v->stages * stage + 256 + 2 * values + plan->over_rows_count * v->bands * 4 * v->columns * 4;
+        return stages + 256 + 2 * values + plan->over_rows_count * v->bands * 4 * v->columns * 4;
     case MAINLOOP_DEFERRED:
-        return v->stages * stage + rows * columns * 2 + 256 + 2 * values + v->bands * input_slots * 2048;
+        return stages + rows * columns * 2 / v->halves + 256 + 2 * values;
     default:
         return 0;
     }
@@ -94,7 +94,7 @@ static void write_parameters(const struct plan *plan, const struct variant *v, s
     text_add(out, " */\n    int size[%d]; /*", at_least_one(graph->axis_count));
     for (int i = 0; i < graph->axis_count; i++)
         text_add(out, " %d %s", i, graph->axis[i].name);
-    text_add(out, " */\n    int row_tiles, column_tiles, group, columns_per_block, chunks;\n};\n\n");
+    text_add(out, " */\n    int row_tiles, column_tiles, group, columns_per_block, chunks, all_wide;\n};\n\n");
 }
 
 /* ---------------------------------------------------------------- the text */
@@ -118,7 +118,9 @@ static void write_definitions(const struct plan *plan, const struct variant *v, 
              bands, v->columns, v->stages, v->cluster ? v->cluster : 1, v->box_rows);
     text_add(out, "#define VALUES %d\n#define VALUE_ROWS %d\n#define OVER_ROWS %d\n#define SCRATCH_COLUMNS %d\n",
              plan->value_count, v->mainloop == MAINLOOP_ROWS ? 1 : bands * BAND_ROWS, plan->over_rows_count,
-             v->columns);
+             v->halves > 1 ? v->columns / v->halves : v->columns);
+    text_add(out, "#define DEPTH %d\n#define FLIGHT %d\n#define HALVES %d\n#define PIECES %d\n", v->depth, v->flight,
+             v->halves ? v->halves : 1, v->pieces ? v->pieces : 1);
     text_add(out, "#define WRITES_ROWS %d\n", plan->writes_rows);
     text_add(out, "#define LEFT_K_MAJOR %d\n#define RIGHT_K_MAJOR %d\n#define FACTOR_F16 %d\n", plan->left_k_major,
              plan->right_k_major, plan->factor_type == CODA_F16);
@@ -171,8 +173,7 @@ static void write_generated(struct emitter *e, const struct variant *v, struct t
     emit_finish(e, out);
 }
 
-coda_status source_write(const struct plan *plan, const struct variant *variant, struct text *source, int *input_slots,
-                         coda_error *error)
+coda_status source_write(const struct plan *plan, const struct variant *variant, struct text *source, coda_error *error)
 {
     struct emitter *e = emitter_new(plan, error);
     if (!e)
@@ -188,8 +189,6 @@ coda_status source_write(const struct plan *plan, const struct variant *variant,
     write_generated(e, variant, source);
     text_append(source, device_text(mainloops[variant->mainloop].file));
     status = e->status;
-    if (input_slots)
-        *input_slots = e->input_slots;
     if (status == CODA_OK && source->failed)
         status = fail_memory(error, "the text of a kernel", source->length);
 done:

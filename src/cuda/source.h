@@ -21,6 +21,10 @@ struct variant {
     int bands;    /* of 64 rows in a tile */
     int columns;  /* of a tile, for each accumulator */
     int stages;   /* of the ring in shared memory */
+    int depth;    /* elements of K in a stage */
+    int flight;   /* Hopper: steps in flight behind the newest */
+    int halves;   /* deferred: parts in which a tile passes through shared memory */
+    int pieces;   /* deferred: into which a group of columns is cut; 2: rows r and r + 8 */
     int cluster;  /* blocks that share the right operand */
     int box_rows; /* Hopper: rows of the right operand that one copy brings */
     int map_count;
@@ -29,11 +33,11 @@ struct variant {
 const char *mainloop_name(enum mainloop mainloop);
 /* Threads of a block, and its dynamic shared memory. */
 int variant_threads(const struct variant *variant);
-int variant_shared_bytes(const struct plan *plan, const struct variant *variant, int input_slots);
+int variant_shared_bytes(const struct plan *plan, const struct variant *variant);
 
 /* Writes the text. `input_slots` (may be NULL) receives the 16-byte slots that a thread needs to bring a group's
  * inputs. */
-coda_status source_write(const struct plan *plan, const struct variant *variant, struct text *source, int *input_slots,
+coda_status source_write(const struct plan *plan, const struct variant *variant, struct text *source,
                          coda_error *error);
 
 /* Where the parts of a kernel's parameters lie. */
@@ -43,11 +47,10 @@ struct parameter_layout {
 struct parameter_layout parameter_layout(const struct graph *graph, int map_count);
 struct device_tensor {
     uint64_t data;
-    int64_t stride;
-    int32_t rows, columns;
+    int32_t rows, columns, stride, pad;
 };
 struct geometry {
-    int32_t row_tiles, column_tiles, group, columns_per_block, chunks;
+    int32_t row_tiles, column_tiles, group, columns_per_block, chunks, all_wide;
 };
 
 #endif

@@ -123,6 +123,12 @@ static void make_kernels(struct run *run, const coda_dims *dims)
     }
 }
 
+static void free_kernels(struct run *run)
+{
+    for (int s = 0; s < SCHEDULES; s++)
+        coda_kernel_free(run->kernel[s]);
+}
+
 static void run_program(struct run *run, int64_t head)
 {
     static const int64_t sweep[] = {1, 7, 8, 15, 16, 17, 63, 64, 65, 127, 128, 129, 300, 1000};
@@ -132,18 +138,24 @@ static void run_program(struct run *run, int64_t head)
     for (int axis = 0; axis < dims.count; axis++)
         for (size_t i = 0; i < sizeof sweep / sizeof *sweep && !sizes_is_length(dims.item[axis].axis); i++) {
             coda_dims changed = dims;
+            int number = graph_find_axis(run->program->graph, dims.item[axis].axis);
             sizes_set(run->program, &changed, axis, sweep[i], head);
+            if (axis_is_fixed(run->program->graph, number)) {
+                free_kernels(run);
+                make_kernels(run, &changed);
+            }
             run_sizes(run, &changed, seed++);
         }
+    free_kernels(run);
+    make_kernels(run, &dims);
     for (int64_t size = 130; size <= 610; size += 160) {
         coda_dims changed = dims;
         for (int axis = 0; axis < dims.count; axis++)
-            if (!sizes_is_length(dims.item[axis].axis))
+            if (!axis_is_fixed(run->program->graph, graph_find_axis(run->program->graph, dims.item[axis].axis)))
                 sizes_set(run->program, &changed, axis, size + 3 * axis, head);
         run_sizes(run, &changed, seed++);
     }
-    for (int s = 0; s < SCHEDULES; s++)
-        coda_kernel_free(run->kernel[s]);
+    free_kernels(run);
 }
 
 static bool has_heads(const coda_program *program)

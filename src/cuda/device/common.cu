@@ -152,8 +152,7 @@ INLINE u32 pack_f16(float low, float high)
 /* An operand of the program. */
 struct Tensor {
     char *data;
-    long stride; /* of rows, in elements */
-    int rows, columns;
+    int rows, columns, stride; /* stride: of rows, in elements */
 };
 
 INLINE u32 load_1(const char *p)

@@ -13,6 +13,7 @@ extern "C" __global__ void __launch_bounds__(128) coda_kernel(const __grid_const
     const Accumulators acc = {};
     State state;
     coda_start(state);
+    const bool inside = P.all_wide && band + 64 <= ROWS;
     ROLLED for (int chunk = first; chunk < end; chunk += CHUNK)
     {
         at.origin = chunk;
@@ -20,8 +21,18 @@ extern "C" __global__ void __launch_bounds__(128) coda_kernel(const __grid_const
         {
             const int c = (chunk - first) / GROUP_COLUMNS + g;
             Inputs in;
-            coda_fetch(P, at, c, in);
-            coda_group(P, at, c, acc, in, state);
+            Ahead ahead;
+            if (inside && chunk + CHUNK <= COLUMNS) {
+                coda_fetch<true, 0, 2>(P, at, c, in);
+                coda_ahead<true>(P, at, c, ahead);
+                coda_angles<true, 0, 2>(P, at, c, ahead);
+                coda_group<true, 0, 2>(P, at, c, acc, in, ahead, state);
+            } else {
+                coda_fetch<false, 0, 2>(P, at, c, in);
+                coda_ahead<false>(P, at, c, ahead);
+                coda_angles<false, 0, 2>(P, at, c, ahead);
+                coda_group<false, 0, 2>(P, at, c, acc, in, ahead, state);
+            }
         }
         if (OVER_ROWS > 0) {
             __syncthreads();

@@ -24,7 +24,11 @@ INLINE Place place_at(int thread, int band, int first_column, const float *value
 INLINE int coda_block(int c, int b) { return c / STEP * (BLOCKS * STEP) + c % STEP + b * STEP; }
 #define COLUMN(b) (at.column + 32 * coda_block(c, b))
 #define GROUP_COLUMNS (32 * BLOCKS)
-#define WIDE(operand) ((P.wide >> (operand) & 1) != 0)
+/* FAST: a template parameter of the generated functions. The tile lies inside the matrix, and every row starts at a
+ * multiple of 16 bytes. */
+#define WIDE(operand) (FAST || (P.wide >> (operand) & 1) != 0)
+#define INSIDE(row) (FAST || (row) < ROWS)
+#define COUNT(row, left) (FAST ? 8 : (row) < ROWS ? (left) : 0)
 #define RUNS(run) ((COLUMNS + (run) - 1) / (run))
 #define CLAMP(i, n) ((long)((i) < (n) ? (i) : (n) - 1))
 #define CLAMP_ROW(row) CLAMP(row, ROWS)
@@ -39,12 +43,11 @@ INLINE int scratch_index(int k, int warp, int column)
 {
     const int j = column & 31, row = 2 * k + (j >> 4), swizzle = (row & 1) << 2 | (row >> 1 & 3);
     const int chunk = 4 * (column >> 5) + (j >> 2 & 3) ^ swizzle;
-    return (warp * 16 + row) * (TILE_COLUMNS * ACCUMULATORS / 2) + 4 * chunk + (j & 3);
+    return (warp * 16 + row) * (SCRATCH_COLUMNS * ACCUMULATORS / 2) + 4 * chunk + (j & 3);
 }
 #else
 #define SCRATCH(k, warp, column) at.scratch[((k) * 4 + (warp)) * SCRATCH_COLUMNS + (column)]
 #endif
-#define SLOT(i) ((i) * 2048) /* 16 bytes for each of 128 threads */
 
 #if PACKED /* rounded to bf16 */
 struct Accumulators {
@@ -58,6 +61,13 @@ struct Accumulators {
 #define ACCUMULATOR(k, b, h, x) acc.v[k][b][h][x]
 #endif
 
+/* Where a group is cut into rows r and r + 8, only one of them is held at a time. */
+#define ROWS_HELD (3 - PIECES)
+#define HELD(h) ((h) % ROWS_HELD)
+#define HOLD(word) asm volatile("" : "+r"(word))
+
+INLINE void warm_line(const char *p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
+
 INLINE float choose(const float *v, int i)
 {
     float y = v[0];
@@ -68,6 +78,7 @@ INLINE float choose(const float *v, int i)
 /* a c - b s or a c + b s. */
 INLINE float rotate(float a, float b, float c, float s, bool minus) { return __fmaf_rn(a, c, b * (minus ? -s : s)); }
 /* Cosines from `first` on of a row of the table, and sines half a row later. A position outside gives NaN. */
+/* Not volatile: rows of a table are read again and again, and nothing writes them. */
 #define ANGLES(type)                                                                                                   \
     template <int count> INLINE void angles_##type(float *c, float *s, const Tensor &t, int id, int first, int half,  \
                                                    bool wide)                                                          \
@@ -78,6 +89,11 @@ INLINE float rotate(float a, float b, float c, float s, bool minus) { return __f
             u32 w[8], v[8];                                                                                            \
             fetch_column_##type##x8(w, p, 8, wide && half * SIZE_##type % 16 == 0);                                    \
             fetch_column_##type##x8(v, q, 8, wide && half * SIZE_##type % 16 == 0);                                    \
+            UNROLL for (int i = 0; i < count; i++) c[i] = word_##type(w, i), s[i] = word_##type(v, i);                 \
+        } else if (count == 4) {                                                                                       \
+            u32 w[4], v[4];                                                                                            \
+            fetch_column_##type##x4(w, p, 4, wide && half * SIZE_##type % 16 == 0);                                    \
+            fetch_column_##type##x4(v, q, 4, wide && half * SIZE_##type % 16 == 0);                                    \
             UNROLL for (int i = 0; i < count; i++) c[i] = word_##type(w, i), s[i] = word_##type(v, i);                 \
         } else {                                                                                                       \
             UNROLL for (int i = 0; i < count; i++) c[i] = load_##type(p, i), s[i] = load_##type(q, i);                 \

@@ -1,7 +1,6 @@
 /* Products of any types, in f32 arithmetic without matrix units: every operand is converted as it is loaded. */
 
 #define TILE_ROWS (BANDS * 64)
-#define DEPTH 16
 #define RIGHT_ROWS (TILE_COLUMNS * PHASE_ACCUMULATORS)
 #define SHARED_BLOCKS (TILE_COLUMNS / 32)
 
@@ -72,12 +71,15 @@ extern "C" __global__ void __launch_bounds__(128) coda_kernel(const __grid_const
         {
             Accumulators acc;
             Inputs in;
-            coda_fetch(P, at, c, in);
+            Ahead ahead;
+            coda_fetch<false, 0, 2>(P, at, c, in);
+            coda_ahead<false>(P, at, c, ahead);
+            coda_angles<false, 0, 2>(P, at, c, ahead);
             UNROLL for (int a = 0; a < ACCUMULATORS; a++)
             UNROLL for (int b = 0; b < BLOCKS; b++)
             UNROLL for (int h = 0; h < 2; h++)
             UNROLL for (int x = 0; x < 8; x++) acc.v[a][b][h][x] = d[a * SHARED_BLOCKS + coda_block(c, b)][band][h][x];
-            coda_group(P, at, c, acc, in, state);
+            coda_group<false, 0, 2>(P, at, c, acc, in, ahead, state);
         }
         if (OVER_ROWS > 0) {
             __syncthreads();

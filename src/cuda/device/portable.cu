@@ -2,7 +2,6 @@
  * bands of 64 rows and TILE_COLUMNS columns of each accumulator. */
 
 #define TILE_ROWS (BANDS * 64)
-#define DEPTH 64
 #define RIGHT_ROWS (TILE_COLUMNS * PHASE_ACCUMULATORS)
 #define LEFT_BYTES (TILE_ROWS * DEPTH * 2)
 #define STAGE_BYTES (LEFT_BYTES + RIGHT_ROWS * DEPTH * 2)
@@ -218,9 +217,12 @@ extern "C" __global__ void __launch_bounds__(128) coda_kernel(const __grid_const
         {
             Accumulators acc;
             Inputs in;
-            coda_fetch(P, at, c, in);
+            Ahead ahead;
+            coda_fetch<false, 0, 2>(P, at, c, in);
+            coda_ahead<false>(P, at, c, ahead);
+            coda_angles<false, 0, 2>(P, at, c, ahead);
             take_accumulators(acc, d, band, c, at.quad);
-            coda_group(P, at, c, acc, in, state);
+            coda_group<false, 0, 2>(P, at, c, acc, in, ahead, state);
         }
         if (OVER_ROWS > 0) {
             __syncthreads();
