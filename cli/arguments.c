@@ -16,7 +16,7 @@ static const struct known {
     size_t place;
 } known[] = {
     {"json", FLAG, offsetof(struct arguments, json)},        {"grad", FLAG, offsetof(struct arguments, backward)},
-    {"passes", FLAG, offsetof(struct arguments, passes)},    {"cubin", FLAG, offsetof(struct arguments, cubin)},
+    {"allow-passes", FLAG, offsetof(struct arguments, passes)},    {"cubin", FLAG, offsetof(struct arguments, cubin)},
     {"device", TEXT, offsetof(struct arguments, device)},    {"dims", TEXT, offsetof(struct arguments, dims)},
     {"param", TEXT, offsetof(struct arguments, parameters)}, {"wrt", TEXT, offsetof(struct arguments, wrt)},
     {"save", TEXT, offsetof(struct arguments, save)},        {"target", TEXT, offsetof(struct arguments, target)},

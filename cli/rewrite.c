@@ -7,7 +7,7 @@ static const char help[] =
     "what.\n"
     "\n"
     "  --grad          also derive the backward programs\n"
-    "  --passes        allow extra elementwise passes where no rule removes a whole-row reduction\n"
+    "  --allow-passes  allow extra elementwise passes where no rule removes a whole-row reduction\n"
     "  --program NAME  only this block of the files\n"
     "\n"
     "Exit status: 0 good, 1 no rule serves a statement or the text is wrong, 2 bad usage.\n";
