@@ -15,15 +15,15 @@ static const struct known {
     enum form form;
     size_t place;
 } known[] = {
-    {"json", FLAG, offsetof(struct arguments, json)},        {"grad", FLAG, offsetof(struct arguments, backward)},
-    {"allow-passes", FLAG, offsetof(struct arguments, passes)},    {"cubin", FLAG, offsetof(struct arguments, cubin)},
-    {"device", TEXT, offsetof(struct arguments, device)},    {"dims", TEXT, offsetof(struct arguments, dims)},
-    {"param", TEXT, offsetof(struct arguments, parameters)}, {"wrt", TEXT, offsetof(struct arguments, wrt)},
-    {"save", TEXT, offsetof(struct arguments, save)},        {"target", TEXT, offsetof(struct arguments, target)},
-    {"dtype", TEXT, offsetof(struct arguments, dtype)},      {"output", TEXT, offsetof(struct arguments, output)},
-    {"program", TEXT, offsetof(struct arguments, program)},  {"seed", COUNT, offsetof(struct arguments, seed)},
-    {"rounds", COUNT, offsetof(struct arguments, rounds)},   {"threads", COUNT, offsetof(struct arguments, threads)},
-    {"width", COUNT, offsetof(struct arguments, width)},     {"tokens", COUNT, offsetof(struct arguments, tokens)},
+    {"json", FLAG, offsetof(struct arguments, json)},           {"grad", FLAG, offsetof(struct arguments, backward)},
+    {"allow-passes", FLAG, offsetof(struct arguments, passes)}, {"cubin", FLAG, offsetof(struct arguments, cubin)},
+    {"device", TEXT, offsetof(struct arguments, device)},       {"dims", TEXT, offsetof(struct arguments, dims)},
+    {"param", TEXT, offsetof(struct arguments, parameters)},    {"wrt", TEXT, offsetof(struct arguments, wrt)},
+    {"save", TEXT, offsetof(struct arguments, save)},           {"target", TEXT, offsetof(struct arguments, target)},
+    {"dtype", TEXT, offsetof(struct arguments, dtype)},         {"output", TEXT, offsetof(struct arguments, output)},
+    {"program", TEXT, offsetof(struct arguments, program)},     {"seed", COUNT, offsetof(struct arguments, seed)},
+    {"rounds", COUNT, offsetof(struct arguments, rounds)},      {"threads", COUNT, offsetof(struct arguments, threads)},
+    {"width", COUNT, offsetof(struct arguments, width)},        {"tokens", COUNT, offsetof(struct arguments, tokens)},
 };
 
 enum { KNOWN = sizeof known / sizeof *known };
