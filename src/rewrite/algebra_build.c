@@ -297,6 +297,8 @@ static void take_out(struct builder *b, const struct pairs *pairs, struct sum *s
         term_remove(&inner.term[inner.count++], node, sign);
         place = place < 0 ? i : place;
     }
+    if (place < 0)
+        return;
     term_start(&product);
     term_multiply(b->graph, &product, build_sum(b, pairs, &inner), 1, -1);
     term_multiply(b->graph, &product, node, sign, origin);

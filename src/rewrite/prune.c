@@ -1,6 +1,7 @@
 /* Tidying a made program: no unused axes, `in`s before outs. */
 #include "rewrite/cut.h"
 
+#include <string.h>
 #include <stdlib.h>
 
 static void mark_dim(const struct dim *dim, bool *used)
@@ -92,6 +93,5 @@ void order_operands(struct graph *graph)
                 graph->node[graph->operand[o].node].index = count;
             sorted[count++] = graph->operand[o];
         }
-    for (int o = 0; o < count; o++)
-        graph->operand[o] = sorted[o];
+    memcpy(graph->operand, sorted, (size_t)count * sizeof *sorted);
 }

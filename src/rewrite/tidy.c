@@ -334,12 +334,13 @@ static struct graph *tidy_once(const struct graph *graph, struct report *report,
 
 struct graph *tidy(const struct graph *graph, struct report *report, struct complaint *why)
 {
-    struct graph *before = NULL, *after = tidy_once(graph, report, why);
-    for (int round = 1; round < ROUNDS && after != NULL && (before == NULL || !graph_equal(before, after)); round++) {
-        graph_free(before);
-        before = after;
+    struct graph *after = tidy_once(graph, report, why);
+    bool settled = false;
+    for (int round = 1; round < ROUNDS && after != NULL && !settled; round++) {
+        struct graph *before = after;
         after = tidy_once(before, report, why);
+        settled = after != NULL && graph_equal(before, after);
+        graph_free(before);
     }
-    graph_free(before);
     return after;
 }
