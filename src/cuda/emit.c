@@ -373,9 +373,10 @@ static void substitute(const char *pattern, char input[3][NAME_TEXT], char *text
 }
 
 /* Is the input a product of two values that can be fused into the addition? */
-static bool is_product(const struct emitter *e, int node)
+static bool is_product(const struct emitter *e, int node, const struct place *at)
 {
-    return e->graph->node[node].op == OP_MUL && e->plan->form->space[node] != SPACE_UNIFORM;
+    enum space space = e->plan->form->space[node];
+    return e->graph->node[node].op == OP_MUL && space != SPACE_UNIFORM && (space != SPACE_ROW || at->region == AT_ROW);
 }
 
 /* a * b + c in one rounding, written out so that bits do not depend on what the compiler contracts. */
@@ -384,7 +385,7 @@ static bool emit_fused(struct emitter *e, int index, const struct place *at, con
     const struct node *node = &e->graph->node[index];
     if (node->op != OP_ADD && node->op != OP_SUB)
         return false;
-    int which = is_product(e, node->input[0]) ? 0 : is_product(e, node->input[1]) ? 1 : -1;
+    int which = is_product(e, node->input[0], at) ? 0 : is_product(e, node->input[1], at) ? 1 : -1;
     if (which < 0)
         return false;
     const struct node *product = &e->graph->node[node->input[which]];

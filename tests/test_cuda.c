@@ -1,0 +1,294 @@
+/* The CUDA device without a GPU: text of every program and schedule, compilation where NVRTC is found, cache, refusals.
+ * CODA_TEST_CUDA=all compiles every standard program with every schedule; else a few. */
+#include "cuda/kernel.h"
+#include "kit/standard.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static const char *const schedules[] = {NULL, "portable", "direct", "deferred"};
+enum { SCHEDULES = sizeof schedules / sizeof *schedules };
+
+/* A device that only compiles; without_compiler hides NVRTC, so that kernels are text alone. */
+static coda_device *open_compiling(const char *name, bool without_compiler)
+{
+    coda_device *device = NULL;
+    coda_error error = {0};
+    setenv("CODA_CACHE", "off", 1);
+    if (coda_device_open(name, &device, &error) != CODA_OK)
+        fail_msg("%s", error.message);
+    struct gpu *gpu = device->state;
+    if (without_compiler)
+        compiler_unload(&gpu->compiler);
+    return device;
+}
+
+static coda_dims heads_of(const coda_program *program, int64_t head)
+{
+    coda_dims all = small_sizes(program, head), fixed = {0};
+    for (int i = 0; i < all.count; i++)
+        if (axis_is_fixed(program->graph, graph_find_axis(program->graph, all.item[i].axis)))
+            fixed.item[fixed.count++] = all.item[i];
+    return fixed;
+}
+
+static void every_program_and_schedule_has_text(void **state)
+{
+    static const char *const devices[] = {"cuda:sm_80", "cuda:sm_89", "cuda:sm_90a"};
+    (void)state;
+    for (size_t d = 0; d < sizeof devices / sizeof *devices; d++) {
+        coda_device *device = open_compiling(devices[d], true);
+        for (int p = 0; p < coda_module_size(standard_module()); p++)
+            for (int s = 0; s < SCHEDULES; s++)
+                for (int64_t head = 8; head <= 256; head *= 2) {
+                    const coda_program *program = coda_module_program(standard_module(), p);
+                    coda_dims dims = heads_of(program, head);
+                    coda_options options = {.size = sizeof options, .schedule = schedules[s]};
+                    coda_kernel *kernel = NULL;
+                    coda_error error = {0};
+                    coda_status status = coda_kernel_create(device, program, &dims, &options, &kernel, &error);
+                    if (status == CODA_UNSUPPORTED && s > 1)
+                        continue;
+                    if (status != CODA_OK)
+                        fail_msg("%s on %s: %s", coda_program_name(program), devices[d], error.message);
+                    const char *source = coda_kernel_source(kernel);
+                    if (!strstr(source, "coda_kernel(") || !strstr(source, coda_program_name(program)))
+                        fail_msg("%s on %s: the text lacks its kernel or its program", coda_program_name(program),
+                                 devices[d]);
+                    coda_kernel_free(kernel);
+                }
+        coda_device_close(device);
+    }
+}
+
+static void text_is_the_same_each_time(void **state)
+{
+    (void)state;
+    coda_device *device = open_compiling("cuda:sm_90a", true);
+    coda_kernel *first, *second;
+    assert_int_equal(coda_kernel_create(device, standard_program("gemm_rms_bwd"), NULL, NULL, &first, NULL), CODA_OK);
+    assert_int_equal(coda_kernel_create(device, standard_program("gemm_rms_bwd"), NULL, NULL, &second, NULL), CODA_OK);
+    assert_string_equal(coda_kernel_source(first), coda_kernel_source(second));
+    assert_non_null(strstr(coda_kernel_source(first), "xn = X * R"));
+    coda_kernel_free(first);
+    coda_kernel_free(second);
+    coda_device_close(device);
+}
+
+/* ---------------------------------------------------------------- with NVRTC */
+
+/* Bytes that the assembler spilled; -1 where the log does not say. */
+static int spilled_bytes(const char *log)
+{
+    int most = -1;
+    for (const char *at = log; (at = strstr(at, "bytes stack frame,")); at++) {
+        int stores = 0;
+        if (sscanf(at, "bytes stack frame, %d bytes spill stores", &stores) == 1 && stores > most)
+            most = stores;
+    }
+    return most;
+}
+
+/* Outside of the loop over K a few registers may rest in memory; four heads of a norm and rotation do not fit (docs). */
+static int accepted_spill(const coda_program *program)
+{
+    return strcmp(coda_program_name(program), "gemm_qknorm_rope") == 0 ? 1024 : 64;
+}
+
+static void check_compiled(const coda_program *program, const coda_kernel *kernel)
+{
+    const struct cuda_kernel *k = kernel->state;
+    for (int i = 0; i < k->variant_count; i++) {
+        const struct compiled *c = &k->compiled[i];
+        const char *log = text_of(&c->log), *name = mainloop_name(c->variant.mainloop);
+        if (c->cubin_size < 1000)
+            fail_msg("%s %s: a cubin of %zu bytes", coda_program_name(program), name, c->cubin_size);
+        if (strstr(log, "C75"))
+            fail_msg("%s %s: the assembler serialises wgmma:\n%s", coda_program_name(program), name, log);
+        if (spilled_bytes(log) < 0 || spilled_bytes(log) > accepted_spill(program))
+            fail_msg("%s %s: %d bytes spilled", coda_program_name(program), name, spilled_bytes(log));
+        if (c->shared_bytes > 232448)
+            fail_msg("%s %s: %d bytes of shared memory", coda_program_name(program), name, c->shared_bytes);
+    }
+}
+
+static bool is_wanted(const char *program)
+{
+    static const char *const few[] = {"gemm_rms", "column_sum", "square_sum", "cross_entropy_loss"};
+    const char *choice = getenv("CODA_TEST_CUDA");
+    for (size_t i = 0; i < sizeof few / sizeof *few; i++)
+        if (!strcmp(program, few[i]))
+            return true;
+    return choice && !strcmp(choice, "all");
+}
+
+static void programs_compile_without_spills_or_serialised_products(void **state)
+{
+    (void)state;
+    coda_device *device = open_compiling("cuda:sm_90a", false);
+    const struct gpu *gpu = device->state;
+    if (!gpu->compiler.library) {
+        print_message("no NVRTC: %s\n", gpu->compiler_error.message);
+        coda_device_close(device);
+        skip();
+    }
+    for (int p = 0; p < coda_module_size(standard_module()); p++)
+        for (int s = 1; s < SCHEDULES; s++) {
+            const coda_program *program = coda_module_program(standard_module(), p);
+            coda_dims dims = heads_of(program, 128);
+            coda_options options = {.size = sizeof options, .schedule = schedules[s]};
+            coda_kernel *kernel = NULL;
+            coda_error error = {0};
+            if (!is_wanted(coda_program_name(program)))
+                continue;
+            coda_status status = coda_kernel_create(device, program, &dims, &options, &kernel, &error);
+            if (status == CODA_UNSUPPORTED)
+                continue;
+            if (status != CODA_OK)
+                fail_msg("%s", error.message);
+            check_compiled(program, kernel);
+            coda_kernel_free(kernel);
+        }
+    coda_device_close(device);
+}
+
+/* ---------------------------------------------------------------- cache */
+
+static void digests_are_sha_256(void **state)
+{
+    static const struct {
+        const char *text, *hex;
+    } rows[] = {
+        {"", "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"},
+        {"abc", "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"},
+        {"abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq",
+         "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char hex[65];
+        struct digest digest = digest_of(rows[i].text, strlen(rows[i].text));
+        digest_hex(&digest, hex);
+        assert_string_equal(hex, rows[i].hex);
+    }
+}
+
+static void the_cache_gives_back_what_it_was_given_and_nothing_damaged(void **state)
+{
+    char folder[] = "/tmp/coda-test-XXXXXX", path[1200], hex[65];
+    struct cache cache;
+    void *data = NULL;
+    size_t size = 0;
+    (void)state;
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/deeper/still", folder);
+    setenv("CODA_CACHE", path, 1);
+    cache_open(&cache);
+    assert_string_equal(cache.folder, path);
+    struct digest key = digest_of("key", 3);
+    assert_false(cache_get(&cache, &key, &data, &size));
+    cache_put(&cache, &key, "some content", 12);
+    assert_true(cache_get(&cache, &key, &data, &size));
+    assert_int_equal(size, 12);
+    assert_memory_equal(data, "some content", 12);
+    free(data);
+    digest_hex(&key, hex);
+    snprintf(path, sizeof path, "%s/%s.cubin", cache.folder, hex);
+    FILE *file = fopen(path, "r+b");
+    assert_non_null(file);
+    fseek(file, -3, SEEK_END);
+    fputc('X', file);
+    fclose(file);
+    assert_false(cache_get(&cache, &key, &data, &size));
+    assert_int_equal(truncate(path, 20), 0);
+    assert_false(cache_get(&cache, &key, &data, &size));
+    unlink(path);
+    snprintf(path, sizeof path, "rm -rf %s", folder);
+    assert_int_equal(system(path), 0);
+    setenv("CODA_CACHE", "/proc/nowhere", 1);
+    cache_open(&cache);
+    assert_string_equal(cache.folder, "");
+    assert_non_null(strstr(cache.remark, "CODA_CACHE"));
+    cache_put(&cache, &key, "x", 1);
+}
+
+/* ---------------------------------------------------------------- refusals */
+
+static void devices_that_do_not_exist_are_refused(void **state)
+{
+    static const char *const names[] = {"cuda:x", "cuda:-1", "cuda:sm_70", "cuda:sm_90b", "cuda:sm_", "cuda:99999"};
+    (void)state;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        coda_device *device = NULL;
+        coda_error error = {0};
+        assert_int_equal(coda_device_open(names[i], &device, &error), CODA_INVALID);
+        assert_null(device);
+        assert_non_null(strstr(error.message, "cuda"));
+    }
+}
+
+static void a_device_without_a_gpu_refuses_to_run(void **state)
+{
+    (void)state;
+    coda_device *device = open_compiling("cuda:sm_80", true);
+    void *pointer = NULL;
+    coda_error error = {0};
+    assert_int_equal(coda_allocate(device, 16, &pointer, &error), CODA_DEVICE);
+    assert_non_null(strstr(error.message, "only compiles"));
+    assert_int_equal(coda_synchronize(device, NULL, &error), CODA_DEVICE);
+    coda_device_close(device);
+}
+
+static void limits_are_named(void **state)
+{
+    static const struct {
+        const char *body, *part;
+    } rows[] = {
+        {"in X : bf16[M, N]; out S : f32[M, N/48] = sum(X, N:48)", "48 columns"},
+        {"in X : bf16[M, N]; out S : f32[M/128, N] = sum(X, M:128)", "128 rows"},
+        {"in X : bf16[M, N]; out S : f32[M/64, N] = logsumexp(X, M:64)", "logsumexp"},
+        {"in X : bf16[M, N]; a, b = halves(X, 48); out Y : bf16[M, N] = join_halves(a + b, b, 48)", "48 apart"},
+        {"in A : bf16[M, K]; in W, V : bf16[N, K]; out S : f32[M, N/256] = sum((A @ W.T) * (A @ V.T), N:256)",
+         "256 columns"},
+    };
+    (void)state;
+    coda_device *device = open_compiling("cuda:sm_90a", true);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char text[512];
+        coda_module *module;
+        coda_kernel *kernel;
+        coda_error error = {0};
+        snprintf(text, sizeof text, "program p { %s }", rows[i].body);
+        if (coda_module_parse(text, strlen(text), "limits", &module, &error) != CODA_OK)
+            fail_msg("%s", error.message);
+        assert_int_equal(coda_kernel_create(device, coda_module_program(module, 0), NULL, NULL, &kernel, &error),
+                         CODA_UNSUPPORTED);
+        if (!strstr(error.message, rows[i].part))
+            fail_msg("\"%s\" does not name %s", error.message, rows[i].part);
+        coda_module_free(module);
+    }
+    coda_device_close(device);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_program_and_schedule_has_text),
+        cmocka_unit_test(text_is_the_same_each_time),
+        cmocka_unit_test(programs_compile_without_spills_or_serialised_products),
+        cmocka_unit_test(digests_are_sha_256),
+        cmocka_unit_test(the_cache_gives_back_what_it_was_given_and_nothing_damaged),
+        cmocka_unit_test(devices_that_do_not_exist_are_refused),
+        cmocka_unit_test(a_device_without_a_gpu_refuses_to_run),
+        cmocka_unit_test(limits_are_named),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
