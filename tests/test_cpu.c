@@ -23,6 +23,7 @@ static const struct instruction_set *const candidates[] = {
 enum { CANDIDATES = sizeof candidates / sizeof *candidates };
 
 static struct {
+    unsigned features;
     int count;
     const struct instruction_set *set[CANDIDATES];
 } present;
@@ -32,6 +33,7 @@ static int find_instruction_sets(void **state)
     struct machine machine;
     (void)state;
     cpu_machine_inspect(&machine);
+    present.features = machine.features;
     print_message("instruction sets:");
     for (int i = 0; i < CANDIDATES; i++) {
         bool has = !(candidates[i]->needs & ~machine.features);
@@ -418,14 +420,16 @@ static float element_value(coda_dtype dtype, const char *at)
     return x;
 }
 
-/* Where step k of line i stands in a panel of `width` lines: `depth` steps of a line lie side by side. */
-static int64_t place_in_panel(const struct microkernel *micro, int width, int64_t k, int i)
+/* Where step k of line i stands in a panel of `width` lines: `step` steps of a line lie side by side. */
+static int64_t place_in_panel(const struct packing *packing, int width, int64_t k, int i)
 {
-    return (k / micro->step) * width * micro->step + i * micro->step + k % micro->step;
+    return (k / packing->step) * width * packing->step + i * packing->step + k % packing->step;
 }
 
-static void check_packing(const struct microkernel *micro, coda_dtype dtype, int width, int depth, bool deep)
+static void check_packing(const struct microkernel *micro, int side, coda_dtype dtype, int depth, bool deep)
 {
+    const struct packing *packing = &micro->side[side];
+    const int width = side ? micro->columns : micro->rows;
     enum { MOST = 64, LONG = 96 };
     const size_t size = coda_dtype_size(dtype), packed = coda_dtype_size(micro->packed);
     static char block[LONG * LONG * 4], panel[MOST * LONG * 4 + 64];
@@ -434,12 +438,12 @@ static void check_packing(const struct microkernel *micro, coda_dtype dtype, int
         float x = random_float(&seed);
         coda_convert(block + (size_t)i * size, dtype, &x, CODA_F32, 1);
     }
-    const int64_t padded = (depth + micro->depth - 1) / micro->depth * micro->depth;
+    const int64_t padded = (depth + packing->step - 1) / packing->step * packing->step;
     memset(panel, 0x55, sizeof panel);
-    (deep ? micro->pack_deep : micro->pack_wide)[dtype](panel, block, LONG, width, depth);
-    for (int64_t k = 0; k < (deep ? padded : depth); k++)
+    (deep ? packing->deep : packing->wide)[dtype](panel, block, LONG, width, depth);
+    for (int64_t k = 0; k < padded; k++)
         for (int i = 0; i < width; i++) {
-            float found = element_value(micro->packed, panel + (size_t)place_in_panel(micro, width, k, i) * packed);
+            float found = element_value(micro->packed, panel + (size_t)place_in_panel(packing, width, k, i) * packed);
             const char *at = block + (size_t)(deep ? i * LONG + k : k * LONG + i) * size;
             float expected = k < depth ? element_value(dtype, at) : 0;
             if (found != expected)
@@ -459,15 +463,14 @@ static void packing_puts_every_element_in_its_place(void **state)
     for (int s = 0; s < present.count; s++)
         for (const struct microkernel *const *micro = present.set[s]->microkernels; *micro; micro++)
             for (size_t t = 0; t < sizeof packed_types / sizeof *packed_types; t++)
-                for (size_t d = 0; d < sizeof depths / sizeof *depths; d++) {
-                    if ((*micro)->pack_deep[packed_types[t]]) {
-                        check_packing(*micro, packed_types[t], (*micro)->rows, depths[d], true);
-                        check_packing(*micro, packed_types[t], (*micro)->columns, depths[d], true);
-                    }
-                    if ((*micro)->pack_wide[packed_types[t]] && depths[d] <= WIDE_STEPS) {
-                        check_packing(*micro, packed_types[t], (*micro)->rows, depths[d], false);
-                        check_packing(*micro, packed_types[t], (*micro)->columns, depths[d], false);
-                    }
+                for (size_t d = 0; d < 2 * sizeof depths / sizeof *depths; d++) {
+                    const int side = (int)(d % 2), depth = depths[d / 2];
+                    if ((*micro)->needs & ~present.features)
+                        continue;
+                    if ((*micro)->side[side].deep[packed_types[t]])
+                        check_packing(*micro, side, packed_types[t], depth, true);
+                    if ((*micro)->side[side].wide[packed_types[t]] && depth <= WIDE_STEPS)
+                        check_packing(*micro, side, packed_types[t], depth, false);
                 }
 }
 

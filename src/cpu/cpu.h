@@ -23,6 +23,8 @@ struct workspace {
 
 struct cpu_state {
     struct machine machine;
+    const char *name;  /* of the instruction set */
+    unsigned features; /* that microkernels may use */
     const struct instruction_set *isa;
     pthread_mutex_t lock; /* of the workspace: launches and growth take turns */
     struct workspace workspace;
@@ -99,9 +101,8 @@ struct worker_memory {
     float *frame, *accumulators, *scratch;
 };
 
-/* The set that CODA_CPU forces, or the best. */
-coda_status cpu_choose_instruction_set(const struct machine *machine, const struct instruction_set **isa,
-                                       coda_error *error);
+/* Sets name, features and functions: of the set that CODA_CPU forces, or of the best. */
+coda_status cpu_choose_instruction_set(struct cpu_state *state, coda_error *error);
 
 /* Evaluates the program's uniform values and decides guards and alternatives (bind.c). */
 void cpu_bind_launch(struct cpu_kernel *k, const struct launch *launch, const struct machine *machine);

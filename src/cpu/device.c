@@ -12,7 +12,7 @@ static coda_status cpu_open(coda_device *device, const char *selector, coda_erro
     if (!state)
         return fail_memory(error, "the CPU device", sizeof *state);
     cpu_machine_inspect(&state->machine);
-    coda_status status = cpu_choose_instruction_set(&state->machine, &state->isa, error);
+    coda_status status = cpu_choose_instruction_set(state, error);
     if (status == CODA_OK && pthread_mutex_init(&state->lock, NULL))
         status = fail(error, CODA_DEVICE, "the system gives no mutex for the CPU device");
     if (status != CODA_OK) {
@@ -20,11 +20,13 @@ static coda_status cpu_open(coda_device *device, const char *selector, coda_erro
         return status;
     }
     const struct machine *m = &state->machine;
-    const struct microkernel *micro = state->isa->microkernels[0];
+    const struct microkernel *const *micro = state->isa->microkernels;
+    while ((*micro)->needs & ~state->features)
+        micro++;
     snprintf(
         device->description, sizeof device->description,
         "instruction set %s, microkernel %s %d x %d\n%d cores online\ncaches: L1 %lld KiB, L2 %lld KiB, L3 %lld KiB",
-        state->isa->name, micro->name, micro->rows, micro->columns, m->cores, (long long)m->level1 >> 10,
+        state->name, (*micro)->name, (*micro)->rows, (*micro)->columns, m->cores, (long long)m->level1 >> 10,
         (long long)m->level2 >> 10, (long long)m->level3 >> 10);
     device->state = state;
     return CODA_OK;
@@ -90,7 +92,7 @@ static coda_status make_listing(struct cpu_kernel *k, const struct cpu_state *st
     const struct microkernel *micro = k->gemm.microkernel;
     int length = snprintf(head, sizeof head, "%s: tile %d x %d, blocks of %d rows, %d registers, instruction set %s",
                           k->plan.graph->name, k->plan.tile_rows, k->plan.tile_columns, k->plan.block_rows,
-                          k->plan.register_count, state->isa->name);
+                          k->plan.register_count, state->name);
     if (micro && length > 0 && length < (int)sizeof head)
         snprintf(head + length, sizeof head - (size_t)length, "\nproducts: microkernel %s %d x %d, blocks of K of %lld",
                  micro->name, micro->rows, micro->columns, (long long)k->gemm.depth);

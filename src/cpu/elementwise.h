@@ -3,7 +3,7 @@
 #ifndef CODA_CPU_ELEMENTWISE_H
 #define CODA_CPU_ELEMENTWISE_H
 
-#include "cpu/convert.h"
+#include "cpu/convert_rows.h"
 #include "cpu/elementary.h"
 #include "cpu/instruction_set.h"
 

@@ -86,7 +86,11 @@ static void tile_task(struct tasks *tasks, int worker, int64_t task)
         accumulators = run->partial + task * run->accumulators * run->accumulator_size;
     cpu_frame_create(&frame, &run->kernel->binding, memory.frame);
     cpu_ahead_create(&ahead, &frame, PHASE_TILES, row * left->tile, column * right->tile);
+    if (run->micro->begin)
+        run->micro->begin();
     multiply_tile(run, row, column, accumulators, &ahead);
+    if (run->micro->end)
+        run->micro->end();
     if (run->first_block + run->block_count == run->total_blocks)
         cpu_frame_run(&frame, PHASE_TILES, row * left->tile, column * right->tile, accumulators);
 }

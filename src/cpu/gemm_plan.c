@@ -24,9 +24,8 @@ static const struct microkernel *choose_microkernel(const struct cpu_kernel *k, 
     for (int a = 0; a < k->plan.form->accumulator_count; a++)
         bf16 = bf16 && only_bf16(k->plan.graph, k->plan.form->accumulator[a]);
     const struct microkernel *const *micro = k->plan.isa->microkernels;
-    while ((*micro)->only_bf16 && !bf16)
+    while (((*micro)->only_bf16 && !bf16) || ((*micro)->needs & ~state->features))
         micro++;
-    (void)state;
     return *micro;
 }
 
@@ -85,9 +84,9 @@ void cpu_gemm_measure(struct cpu_kernel *k, const struct cpu_state *state, int64
     const struct microkernel *micro = gemm->microkernel;
     const int64_t element = (int64_t)coda_dtype_size(micro->packed);
     /* a right panel takes half of the first cache */
-    int64_t depth = state->machine.level1 / 2 / (micro->columns * element);
+    int64_t depth = micro->best_depth ? micro->best_depth : state->machine.level1 / 2 / (micro->columns * element);
     gemm->depth_multiple = round_up(8, micro->depth);
-    depth = depth < 64 ? 64 : depth > 512 ? 512 : depth;
+    depth = depth < 64 ? 64 : depth > 1024 ? 1024 : depth;
     gemm->depth = round_up(depth, gemm->depth_multiple);
     gemm->padded_columns = round_up(k->plan.tile_columns, micro->columns);
     int64_t accumulators = k->plan.form->accumulator_count;

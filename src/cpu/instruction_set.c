@@ -5,41 +5,50 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct instruction_set *const instruction_sets[] = {
+/* A level may use all features up to its own. */
+static const struct level {
+    const char *name;
+    unsigned features;
+    const struct instruction_set *isa;
+} levels[] = {
 #if defined(__x86_64__) || defined(__i386__)
-    &instruction_set_avx512,
-    &instruction_set_avx2,
+    {"amx", CPU_AVX2 | CPU_AVX512 | CPU_AVX512_BF16 | CPU_AMX_BF16, &instruction_set_avx512},
+    {"avx512bf16", CPU_AVX2 | CPU_AVX512 | CPU_AVX512_BF16, &instruction_set_avx512},
+    {"avx512", CPU_AVX2 | CPU_AVX512, &instruction_set_avx512},
+    {"avx2", CPU_AVX2, &instruction_set_avx2},
 #endif
-    &instruction_set_portable,
+    {"portable", 0, &instruction_set_portable},
 };
-enum { SET_COUNT = sizeof instruction_sets / sizeof *instruction_sets };
+enum { LEVELS = sizeof levels / sizeof *levels };
 
 static coda_status fail_unknown(const struct machine *machine, const char *name, bool exists, coda_error *error)
 {
     char list[128] = "";
-    for (int i = 0; i < SET_COUNT; i++)
-        if (!(instruction_sets[i]->needs & ~machine->features)) {
+    for (int i = 0; i < LEVELS; i++)
+        if (!(levels[i].features & ~machine->features)) {
             strcat(list, list[0] ? ", " : "");
-            strcat(list, instruction_sets[i]->name);
+            strcat(list, levels[i].name);
         }
     return fail(error, exists ? CODA_UNSUPPORTED : CODA_INVALID,
                 "CODA_CPU is \"%.40s\", which %s; this machine runs %s. Unset CODA_CPU for the best of them", name,
                 exists ? "this machine does not have" : "is no instruction set of this library", list);
 }
 
-coda_status cpu_choose_instruction_set(const struct machine *machine, const struct instruction_set **isa,
-                                       coda_error *error)
+coda_status cpu_choose_instruction_set(struct cpu_state *state, coda_error *error)
 {
     const char *forced = getenv("CODA_CPU");
-    bool exists = false;
-    for (int i = 0; i < SET_COUNT; i++) {
-        bool possible = !(instruction_sets[i]->needs & ~machine->features);
-        bool named = !forced || !*forced || !strcmp(forced, instruction_sets[i]->name);
-        exists = exists || (named && forced);
-        if (!possible || !named)
+    bool any = !forced || !*forced, exists = false;
+    for (int i = 0; i < LEVELS; i++) {
+        bool named = any || !strcmp(forced, levels[i].name);
+        exists = exists || (named && !any);
+        if (!named || (levels[i].features & ~state->machine.features))
             continue;
-        *isa = instruction_sets[i];
+        if ((levels[i].features & CPU_AMX_BF16) && !cpu_machine_permit_tiles())
+            continue;
+        state->name = levels[i].name;
+        state->features = levels[i].features;
+        state->isa = levels[i].isa;
         return CODA_OK;
     }
-    return fail_unknown(machine, forced, exists, error);
+    return fail_unknown(&state->machine, forced, exists, error);
 }

@@ -14,23 +14,33 @@ enum {
 
 typedef void pack_function(void *panel, const void *block, int64_t stride, int width, int64_t depth);
 
+/* How the operands of one side are packed. A panel holds `width` lines: for each `step` steps of K, all lines one after
+ * the other. The functions take a type of memory, NULL where it is not packed directly (never for the packed type):
+ * deep: line i is row i of `block`; the panel's last step is filled up with zeros.
+ * wide: line i is column i; may read up to ROOM elements of a row. */
+struct packing {
+    int step;
+    pack_function *deep[DTYPE_COUNT], *wide[DTYPE_COUNT];
+};
+
 /* Multiplies packed panels: c[rows x columns] (+)= a[depth x rows]^T b[depth x columns], one chain of multiply-adds an
- * element, in increasing depth. A panel holds, for each step of `depth`, all of its rows or columns. */
+ * element, in increasing depth. */
 struct microkernel {
     const char *name;
-    unsigned needs;    /* of the machine, bits of enum cpu_feature */
-    bool only_bf16;    /* takes products of bf16 with bf16; others take every type, widened to f32 while packing */
-    int rows, columns; /* of the product in registers */
-    int step;          /* steps of K of one line that lie side by side in a panel */
-    int depth;         /* packed depths are multiples of it; the deep form pads with zeros */
-    coda_dtype packed; /* type of packed elements: f32 or bf16 */
-    /* panel[k][i] = block[i][k] and panel[k][i] = block[k][i] for k < depth, i < width, from a type of memory; rows of
-     * `block` are `stride` elements apart. NULL where the type is not packed directly; never for `packed` itself. The
-     * wide form may read up to ROOM elements of a row. */
-    pack_function *pack_deep[DTYPE_COUNT], *pack_wide[DTYPE_COUNT];
+    unsigned needs;         /* of the machine, bits of enum cpu_feature */
+    bool only_bf16;         /* takes products of bf16 with bf16; others take every type, widened to f32 while packing */
+    int rows, columns;      /* of the product in registers */
+    int depth;              /* packed depths are multiples of it */
+    int best_depth;         /* of a block of K; 0: what the first cache holds */
+    coda_dtype packed;      /* type of packed elements: f32 or bf16 */
+    struct packing side[2]; /* left, right */
     /* start: c is written, not added to; next: what is multiplied soon, to be brought nearer a few lines at a time */
     void (*run)(int64_t depth, const void *a, const void *b, float *c, int64_t stride, bool start, const void *next);
+    void (*begin)(void), (*end)(void); /* around the products of a tile, on its thread; may be NULL */
 };
+
+extern const struct microkernel microkernel_avx512bf16;
+extern const struct microkernel microkernel_amx;
 
 /* ---------------------------------------------------------------- the tile machine */
 

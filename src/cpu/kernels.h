@@ -6,16 +6,24 @@
 #include "cpu/moves.h"
 #include "cpu/reduce.h"
 
+#define F32_PACKING                                                                                                    \
+    {                                                                                                                  \
+        .step = 1, .deep = {[CODA_F32] = pack_deep_f32, [CODA_BF16] = pack_deep_bf16, [CODA_F16] = pack_deep_f16},     \
+        .wide = {                                                                                                      \
+            [CODA_F32] = pack_wide_f32,                                                                                \
+            [CODA_BF16] = pack_wide_bf16,                                                                              \
+            [CODA_F16] = pack_wide_f16                                                                                 \
+        }                                                                                                              \
+    }
+
 static const struct microkernel f32_microkernel = {
     .name = ISA_NAME,
     .needs = ISA_NEEDS,
     .rows = MICRO_ROWS,
     .columns = MICRO_COLUMNS,
-    .step = 1,
     .depth = 1,
     .packed = CODA_F32,
-    .pack_deep = {[CODA_F32] = pack_deep_f32, [CODA_BF16] = pack_deep_bf16, [CODA_F16] = pack_deep_f16},
-    .pack_wide = {[CODA_F32] = pack_wide_f32, [CODA_BF16] = pack_wide_bf16, [CODA_F16] = pack_wide_f16},
+    .side = {F32_PACKING, F32_PACKING},
     .run = multiply_panels,
 };
 

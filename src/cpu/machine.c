@@ -2,6 +2,9 @@
 
 #include <stdbool.h>
 #include <unistd.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#endif
 
 #if defined(__x86_64__) || defined(__i386__)
 #include <cpuid.h>
@@ -45,6 +48,16 @@ static unsigned find_features(void)
     return 0;
 }
 #endif
+
+bool cpu_machine_permit_tiles(void)
+{
+#if defined(__x86_64__) && defined(SYS_arch_prctl)
+    enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 };
+    return syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
+#else
+    return false;
+#endif
+}
 
 static int64_t system_value(int name, int64_t otherwise)
 {

@@ -2,6 +2,7 @@
 #ifndef CODA_CPU_MACHINE_H
 #define CODA_CPU_MACHINE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 enum cpu_feature {
@@ -18,5 +19,7 @@ struct machine {
 };
 
 void cpu_machine_inspect(struct machine *machine);
+/* Asks the system for the tile registers, once for the process and before its threads start; false: refused. */
+bool cpu_machine_permit_tiles(void);
 
 #endif

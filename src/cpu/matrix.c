@@ -31,15 +31,15 @@ static const struct matrix_part *part_of(const struct matrix *matrix, int64_t ro
 }
 
 /* Elements from .. from+count-1 of a stored row, as the microkernel packs them. */
-static void fetch(const struct matrix *matrix, const struct microkernel *micro, const struct instruction_set *isa,
-                  int64_t row, int64_t from, int64_t count, char *to)
+static void fetch(const struct matrix *matrix, const struct packer *packer, int64_t row, int64_t from, int64_t count,
+                  char *to)
 {
     const struct matrix_part *part = part_of(matrix, row);
     const char *source = part->data + (row - part->first) * part->stride + from * (int64_t)coda_dtype_size(part->dtype);
-    if (part->dtype == micro->packed)
-        memcpy(to, source, (size_t)count * coda_dtype_size(micro->packed));
+    if (part->dtype == packer->micro->packed)
+        memcpy(to, source, (size_t)count * coda_dtype_size(part->dtype));
     else
-        isa->load[part->dtype]((float *)to, source, count);
+        packer->isa->load[part->dtype]((float *)to, source, count);
 }
 
 static int64_t round_up(int64_t x, int64_t multiple)
@@ -67,48 +67,65 @@ static const char *block_of(const struct matrix *matrix, pack_function *const *d
     return part->data + (first - part->first) * part->stride + column * size;
 }
 
-void cpu_matrix_pack_deep(const struct matrix *matrix, const struct microkernel *micro,
-                          const struct instruction_set *isa, int64_t first, int64_t count, int width, int64_t k,
-                          int64_t depth, char *panel, float *scratch)
+/* Fills a panel up behind `depth` steps; the last group of steps is whole already. */
+static void pad_panel(const struct packer *packer, char *panel, int64_t depth)
 {
+    const struct microkernel *micro = packer->micro;
+    const int64_t line = packer->width * (int64_t)coda_dtype_size(micro->packed);
+    const int64_t whole = round_up(depth, micro->side[packer->side].step), padded = round_up(depth, micro->depth);
+    if (padded > whole)
+        memset(panel + whole * line, 0, (size_t)((padded - whole) * line));
+}
+
+void cpu_matrix_pack_deep(const struct matrix *matrix, const struct packer *packer, int64_t first, int64_t count,
+                          int64_t k, int64_t depth, char *panel)
+{
+    const struct microkernel *micro = packer->micro;
+    const struct packing *packing = &micro->side[packer->side];
     const int64_t size = (int64_t)coda_dtype_size(micro->packed), stride = round_up(depth, ROOM);
+    const int width = packer->width;
     int64_t rows_apart;
     pack_function *pack;
-    const char *block = block_of(matrix, micro->pack_deep, first, width, k, &rows_apart, &pack);
+    const char *block = block_of(matrix, packing->deep, first, width, k, &rows_apart, &pack);
+    pad_panel(packer, panel, depth);
     if (block && count == width) {
         pack(panel, block, rows_apart, width, depth);
         return;
     }
     for (int i = 0; i < width; i++) {
-        char *row = (char *)scratch + i * stride * size;
+        char *row = (char *)packer->scratch + i * stride * size;
         if (i < count)
-            fetch(matrix, micro, isa, first + i, k, depth, row);
+            fetch(matrix, packer, first + i, k, depth, row);
         else
             memset(row, 0, (size_t)(depth * size));
     }
-    micro->pack_deep[micro->packed](panel, scratch, stride, width, depth);
+    packing->deep[micro->packed](panel, packer->scratch, stride, width, depth);
 }
 
-void cpu_matrix_pack_wide(const struct matrix *matrix, const struct microkernel *micro,
-                          const struct instruction_set *isa, int64_t first, int64_t count, int width, int64_t k,
-                          int64_t depth, char *panels, int64_t panel_bytes, float *scratch)
+void cpu_matrix_pack_wide(const struct matrix *matrix, const struct packer *packer, int64_t first, int64_t count,
+                          int64_t k, int64_t depth, char *panels, int64_t panel_bytes)
 {
+    const struct microkernel *micro = packer->micro;
+    const struct packing *packing = &micro->side[packer->side];
     const int64_t size = (int64_t)coda_dtype_size(micro->packed);
+    const int width = packer->width;
     int64_t rows_apart, done = 0;
     pack_function *pack;
-    const char *block = block_of(matrix, micro->pack_wide, k, depth, first, &rows_apart, &pack);
+    const char *block = block_of(matrix, packing->wide, k, depth, first, &rows_apart, &pack);
     const int64_t element = (int64_t)coda_dtype_size(part_of(matrix, k)->dtype);
+    for (int64_t p = 0; p < round_up(count, width) / width; p++)
+        pad_panel(packer, panels + p * panel_bytes, depth);
     for (; block && done + width <= count && first + done + width + ROOM <= matrix->columns; done += width)
         pack(panels + done / width * panel_bytes, block + done * element, rows_apart, width, depth);
-    if (done == count)
+    if (done >= count)
         return;
     const int64_t rest = count - done, lines = round_up(rest, width), stride = round_up(lines + ROOM, ROOM);
     for (int64_t i = 0; i < depth; i++) {
-        char *row = (char *)scratch + i * stride * size;
-        fetch(matrix, micro, isa, k + i, first + done, rest, row);
+        char *row = (char *)packer->scratch + i * stride * size;
+        fetch(matrix, packer, k + i, first + done, rest, row);
         memset(row + rest * size, 0, (size_t)((lines - rest) * size));
     }
     for (int64_t p = 0; p < lines / width; p++)
-        micro->pack_wide[micro->packed](panels + (done / width + p) * panel_bytes, (char *)scratch + p * width * size,
-                                        stride, width, depth);
+        packing->wide[micro->packed](panels + (done / width + p) * panel_bytes,
+                                     (char *)packer->scratch + p * width * size, stride, width, depth);
 }

@@ -20,17 +20,23 @@ struct matrix {
 void cpu_matrix_create(struct matrix *matrix, const struct graph *graph, int node, bool right,
                        const struct launch *launch);
 
-enum { WIDE_STEPS = 16 }; /* steps of K that the packing of wide operands takes at a time */
+enum { WIDE_STEPS = 32 }; /* steps of K that the packing of wide operands takes at a time */
 
-/* Packs `count` lines (rows of the left operand, columns of the right) from `first` on, over K range k .. k+depth-1.
- * deep: into one panel of `width` lines. wide: depth is at most WIDE_STEPS; into all panels that the lines need, which
- * begin panel_bytes apart. scratch: cpu_matrix_scratch_floats(..) floats. */
-void cpu_matrix_pack_deep(const struct matrix *matrix, const struct microkernel *micro,
-                          const struct instruction_set *isa, int64_t first, int64_t count, int width, int64_t k,
-                          int64_t depth, char *panel, float *scratch);
-void cpu_matrix_pack_wide(const struct matrix *matrix, const struct microkernel *micro,
-                          const struct instruction_set *isa, int64_t first, int64_t count, int width, int64_t k,
-                          int64_t depth, char *panels, int64_t panel_bytes, float *scratch);
+/* What packing needs to know beside the matrix. */
+struct packer {
+    const struct microkernel *micro;
+    const struct instruction_set *isa;
+    int side;       /* 0: left, rows are lines; 1: right, columns are lines */
+    int width;      /* of a panel */
+    float *scratch; /* cpu_matrix_scratch_floats(..) floats */
+};
+
+/* Packs `count` lines from `first` on over K range k .. k+depth-1, filled up with zeros to whole steps of the microkernel.
+ * deep: into one panel. wide: depth is at most WIDE_STEPS; into all panels that the lines need, panel_bytes apart. */
+void cpu_matrix_pack_deep(const struct matrix *matrix, const struct packer *packer, int64_t first, int64_t count,
+                          int64_t k, int64_t depth, char *panel);
+void cpu_matrix_pack_wide(const struct matrix *matrix, const struct packer *packer, int64_t first, int64_t count,
+                          int64_t k, int64_t depth, char *panels, int64_t panel_bytes);
 int64_t cpu_matrix_scratch_floats(const struct microkernel *microkernel, int64_t depth, int64_t lines);
 
 #endif

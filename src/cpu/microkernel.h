@@ -3,8 +3,7 @@
 #define CODA_CPU_MICROKERNEL_H
 
 #include "cpu/instruction_set.h"
-#include "cpu/convert.h"
-#include "cpu/moves.h"
+#include "cpu/microkernel_packing.h"
 
 enum { MICRO_COLUMNS = MICRO_VECTORS * LANES };
 
@@ -60,29 +59,6 @@ static void multiply_panels(int64_t depth, const void *left, const void *right, 
 }
 
 /* ---------------------------------------------------------------- packing */
-
-/* A vector is stored at the end of a narrower step only where what it spills over is written later, or else in part. */
-INLINE void store_step(float *to, lanes x, int count, bool may_spill)
-{
-    if (count >= LANES || may_spill)
-        lanes_store(to, x);
-    else
-        store_part(to, x, count);
-}
-
-/* Rows become columns: log2(LANES) rounds, each of which interleaves row i with row i + LANES / 2. */
-INLINE void transpose(lanes row[LANES])
-{
-    for (int round = 1; round < LANES; round *= 2) {
-        float next[LANES * LANES];
-#pragma GCC unroll 8
-        for (int i = 0; i < LANES / 2; i++)
-            store_interleaved(next + 2 * i * LANES, row[i], row[i + LANES / 2]);
-#pragma GCC unroll 16
-        for (int i = 0; i < LANES; i++)
-            row[i] = lanes_load(next + i * LANES);
-    }
-}
 
 /* Packing straight from a type of memory. The last vector of a wide step may read up to ROOM elements of its row. */
 #define PACKERS(type, size)                                                                                            \

@@ -5,7 +5,7 @@
 
 #include "cpu/elementary.h"
 #include "cpu/instruction_set.h"
-#include "cpu/moves.h"
+#include "cpu/interleave.h"
 
 /* The last vector of a run, with `filler` behind its end. */
 INLINE lanes load_tail(const float *x, int64_t count, float filler)

@@ -1,0 +1,121 @@
+/* Products of bf16 on tile registers: 32 x 32 sums in four tiles, 32 steps of K at a time.
+ *
+ * The wrappers are our own because gcc 12's intrinsics name neither the memory they read nor the tiles they change. */
+#if defined(__AMX_TILE__) && defined(__AMX_BF16__) && defined(__AVX512BW__)
+#define LANES_AVX512
+#include "cpu/machine.h"
+#include "cpu/pack_pairs.h"
+
+enum { TILE_ROWS = 32, TILE_COLUMNS = 32, TILE_STEPS = 32 };
+
+#define TILE_LOAD(tile, from, stride)                                                                                  \
+    __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #tile : : "r"(from), "r"((int64_t)(stride)) : "memory")
+#define TILE_STORE(tile, to, stride)                                                                                   \
+    __asm__ volatile("tilestored %%tmm" #tile ", (%0,%1,1)" : : "r"(to), "r"((int64_t)(stride)) : "memory")
+#define TILE_ZERO(tile)     __asm__ volatile("tilezero %%tmm" #tile : : : "memory")
+#define TILE_DOT(sum, a, b) __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #sum : : : "memory")
+
+/* Palette 1; all eight tiles have 16 rows of 64 bytes. */
+static const unsigned char configuration[64] = {
+    [0] = 1,   [16] = 64, [18] = 64, [20] = 64, [22] = 64, [24] = 64, [26] = 64, [28] = 64, [30] = 64,
+    [48] = 16, [49] = 16, [50] = 16, [51] = 16, [52] = 16, [53] = 16, [54] = 16, [55] = 16};
+
+static void tiles_begin(void)
+{
+    __asm__ volatile("ldtilecfg (%0)" : : "r"(configuration) : "memory");
+}
+
+static void tiles_end(void)
+{
+    __asm__ volatile("tilerelease" : : : "memory");
+}
+
+static void multiply_tiles(int64_t depth, const void *left, const void *right, float *c, int64_t stride, bool start,
+                           const void *next)
+{
+    const char *a = left, *b = right, *line = next;
+    float *low = c + 16 * stride;
+    const int64_t bytes = stride * (int64_t)sizeof *c;
+    if (start) {
+        TILE_ZERO(0);
+        TILE_ZERO(1);
+        TILE_ZERO(2);
+        TILE_ZERO(3);
+    } else {
+        TILE_LOAD(0, c, bytes);
+        TILE_LOAD(1, c + 16, bytes);
+        TILE_LOAD(2, low, bytes);
+        TILE_LOAD(3, low + 16, bytes);
+    }
+    for (int64_t k = 0; k < depth; k += TILE_STEPS) {
+        TILE_LOAD(6, b, 4 * TILE_COLUMNS);
+        TILE_LOAD(4, a, 2 * TILE_STEPS);
+        TILE_DOT(0, 4, 6);
+        TILE_LOAD(7, b + 64, 4 * TILE_COLUMNS);
+        TILE_DOT(1, 4, 7);
+        TILE_LOAD(5, a + 16 * 2 * TILE_STEPS, 2 * TILE_STEPS);
+        TILE_DOT(2, 5, 6);
+        TILE_DOT(3, 5, 7);
+        for (int i = 0; i < 4; i++)
+            __builtin_prefetch(line + 64 * i, 0, 2);
+        a += TILE_ROWS * 2 * TILE_STEPS;
+        b += TILE_COLUMNS * 2 * TILE_STEPS;
+        line += 256;
+    }
+    TILE_STORE(0, c, bytes);
+    TILE_STORE(1, c + 16, bytes);
+    TILE_STORE(2, low, bytes);
+    TILE_STORE(3, low + 16, bytes);
+}
+
+/* ---------------------------------------------------------------- packing of the left side: rows of 32 steps */
+
+static void pack_deep_rows(void *panel, const void *block, int64_t stride, int width, int64_t depth)
+{
+    const char *from = block;
+    for (int64_t k = 0; k < depth; k += TILE_STEPS)
+        for (int i = 0; i < width; i++) {
+            char *to = (char *)panel + (k * width + i * TILE_STEPS) * 2;
+            int64_t count = depth - k < TILE_STEPS ? depth - k : TILE_STEPS;
+            if (count < TILE_STEPS)
+                memset(to, 0, 2 * TILE_STEPS);
+            memcpy(to, from + (i * stride + k) * 2, (size_t)count * 2);
+        }
+}
+
+/* Sixteen lines at a time: 16 pairs of steps of each become one row. */
+static void pack_wide_rows(void *panel, const void *block, int64_t stride, int width, int64_t depth)
+{
+    const char *from = block;
+    for (int64_t k = 0; k < depth; k += TILE_STEPS)
+        for (int first = 0; first < width; first += LANES) {
+            lanes row[LANES];
+            for (int j = 0; j < LANES; j++) {
+                int64_t step = k + 2 * j;
+                row[j] =
+                    step < depth ? pair_rows(from + (step * stride + first) * 2, stride, step + 1 < depth) : (lanes){0};
+            }
+            transpose(row);
+            for (int i = 0; i < LANES; i++)
+                lanes_store((float *)((char *)panel + (k * width + (first + i) * TILE_STEPS) * 2), row[i]);
+        }
+}
+
+const struct microkernel microkernel_amx = {
+    .name = "amx",
+    .needs = CPU_AMX_BF16,
+    .only_bf16 = true,
+    .rows = TILE_ROWS,
+    .columns = TILE_COLUMNS,
+    .depth = TILE_STEPS,
+    .best_depth = 512,
+    .packed = CODA_BF16,
+    .side = {{.step = TILE_STEPS, .deep = {[CODA_BF16] = pack_deep_rows}, .wide = {[CODA_BF16] = pack_wide_rows}},
+             {.step = 2, .deep = {[CODA_BF16] = pack_deep_pairs}, .wide = {[CODA_BF16] = pack_wide_pairs}}},
+    .run = multiply_tiles,
+    .begin = tiles_begin,
+    .end = tiles_end,
+};
+#else
+typedef int no_amx;
+#endif

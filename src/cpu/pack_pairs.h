@@ -1,0 +1,53 @@
+/* Packing of bf16 in pairs of steps of K: a pair is one 32-bit word, so lines of pairs are packed as lines of f32 are. */
+#ifndef CODA_CPU_PACK_PAIRS_H
+#define CODA_CPU_PACK_PAIRS_H
+
+#include "cpu/microkernel_packing.h"
+
+/* Up to LANES pairs of one row, of which `count` steps are there. */
+INLINE lanes load_pairs(const char *from, int64_t count)
+{
+    char part[4 * LANES] = {0};
+    if (count >= 2 * LANES)
+        return lanes_load((const float *)from);
+    memcpy(part, from, (size_t)count * 2);
+    return lanes_load((const float *)part);
+}
+
+static void pack_deep_pairs(void *panel, const void *block, int64_t stride, int width, int64_t depth)
+{
+    const int64_t pairs = (depth + 1) / 2;
+    float *to = panel;
+    const char *from = block;
+    for (int64_t k = 0; k < pairs; k += LANES)
+        for (int first = 0; first < width; first += LANES) {
+            int count = pairs - k < LANES ? (int)(pairs - k) : LANES;
+            lanes row[LANES];
+            for (int i = 0; i < LANES; i++)
+                row[i] = first + i < width ? load_pairs(from + ((first + i) * stride + 2 * k) * 2, depth - 2 * k)
+                                           : (lanes){0};
+            transpose(row);
+            for (int j = 0; j < count; j++)
+                store_step(to + (k + j) * width + first, row[j], width - first, width <= LANES && k + j + 1 < pairs);
+        }
+}
+
+/* The pairs of rows `even` and `even + stride`; the second row is zero where there is none. */
+INLINE lanes pair_rows(const char *even, int64_t stride, bool both)
+{
+    words low = widen_halfwords(even);
+    return (lanes)(both ? low | widen_halfwords(even + stride * 2) << 16 : low);
+}
+
+static void pack_wide_pairs(void *panel, const void *block, int64_t stride, int width, int64_t depth)
+{
+    const int64_t pairs = (depth + 1) / 2;
+    float *to = panel;
+    const char *from = block;
+    for (int64_t k = 0; k < pairs; k++)
+        for (int i = 0; i < width; i += LANES)
+            store_step(to + k * width + i, pair_rows(from + (2 * k * stride + i) * 2, stride, 2 * k + 1 < depth),
+                       width - i, k + 1 < pairs);
+}
+
+#endif
