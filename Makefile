@@ -108,10 +108,10 @@ asan:
 SECONDS ?= 300
 FUZZERS := $(patsubst tests/%.c,%,$(wildcard tests/fuzz_*.c))
 fuzz:
-	@$(MAKE) --no-print-directory BUILD=$(BUILD)/fuzz CC=clang OPENMP=-Wno-unknown-pragmas CFLAGS='-O1 -g -fsanitize=address,undefined,fuzzer-no-link' \
+	@$(MAKE) --no-print-directory BUILD=$(BUILD)/fuzz CC=clang CFLAGS='-O1 -g -fsanitize=address,undefined,fuzzer-no-link' \
 	  $(BUILD)/fuzz/libcoda.a
 	@for f in $(FUZZERS); do mkdir -p $(BUILD)/fuzz/corpus/$$f; \
-	  clang -std=c11 -D_GNU_SOURCE -Iinclude -Isrc -Itests -O1 -g -fsanitize=address,undefined,fuzzer tests/$$f.c \
+	  clang -std=c11 -D_GNU_SOURCE -pthread -Iinclude -Isrc -Itests -O1 -g -fsanitize=address,undefined,fuzzer tests/$$f.c \
 	    $(BUILD)/fuzz/libcoda.a $(LIBS) -o $(BUILD)/fuzz/$$f || exit 1; \
 	  scripts/fuzz-seeds $$f $(BUILD)/fuzz/corpus/$$f; \
 	  $(BUILD)/fuzz/$$f -max_total_time=$(SECONDS) -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \

@@ -1,5 +1,6 @@
 /* The registry of devices. */
 #include "runtime/device.h"
+#include "runtime/threads.h"
 
 #include <sched.h>
 #include <stdio.h>
@@ -54,6 +55,10 @@ coda_status coda_device_open(const char *name, coda_device **device, coda_error 
     coda_status status = threads_at_start(&opened->threads, error);
     if (status == CODA_OK)
         status = operations->open(opened, selector, error);
+    if (status == CODA_OK && !(opened->pool = pool_create(opened->threads))) {
+        operations->close(opened);
+        status = fail_memory(error, "the threads", sizeof *opened);
+    }
     if (status != CODA_OK) {
         free(opened);
         return status;
@@ -67,6 +72,7 @@ void coda_device_close(coda_device *device)
     if (!device)
         return;
     device->operations->close(device);
+    pool_free(device->pool);
     free(device);
 }
 
@@ -84,6 +90,11 @@ coda_status coda_device_set_threads(coda_device *device, int threads, coda_error
 {
     if (threads < 1 || threads > MAX_THREADS)
         return fail(error, CODA_INVALID, "%d threads; expected 1 to %d", threads, MAX_THREADS);
+    struct thread_pool *pool = pool_create(threads);
+    if (!pool)
+        return fail_memory(error, "the threads", (size_t)threads);
+    pool_free(device->pool);
+    device->pool = pool;
     device->threads = threads;
     return CODA_OK;
 }
@@ -117,4 +128,9 @@ coda_status coda_copy_out(coda_device *device, void *host, const void *device_po
 coda_status coda_synchronize(coda_device *device, void *stream, coda_error *error)
 {
     return device->operations->synchronize(device, stream, error);
+}
+
+void coda_parallel_for(coda_device *device, int64_t count, void (*body)(void *context, int64_t index), void *context)
+{
+    pool_run(device ? device->pool : NULL, count, body, context);
 }

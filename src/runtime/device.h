@@ -49,6 +49,7 @@ struct coda_device {
     char name[32];
     char description[2048];
     int threads;
+    struct thread_pool *pool; /* of `threads` threads; made with the device */
     void *state;
 };
 

@@ -1,4 +1,4 @@
-/* Host memory for devices that compute in it, and the library's threads. */
+/* Host memory for devices that compute in it. */
 #include "runtime/device.h"
 
 #include <stdlib.h>
@@ -48,19 +48,4 @@ coda_status host_synchronize(coda_device *device, void *stream, coda_error *erro
 {
     (void)device, (void)stream, (void)error;
     return CODA_OK;
-}
-
-void coda_parallel_for(coda_device *device, int64_t count, void (*body)(void *context, int64_t index), void *context)
-{
-    int threads = device && device->threads > 0 ? device->threads : 1;
-    if (threads > count)
-        threads = (int)count;
-    if (threads <= 1) {
-        for (int64_t i = 0; i < count; i++)
-            body(context, i);
-        return;
-    }
-#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
-    for (int64_t i = 0; i < count; i++)
-        body(context, i);
 }
