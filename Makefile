@@ -83,7 +83,7 @@ $(BUILD)/demo.txt: $(wildcard docs/*.md README.md LICENSE include/*.h src/*/*.c 
 	@cat $^ > $@
 
 demo: $(BUILD)/coda $(DATA)
-	$(BUILD)/coda train --data $(DATA) --out $(BUILD)/demo $(ARGS)
+	$(BUILD)/coda train --data $(DATA) --out $(BUILD)/demo --overwrite $(ARGS)
 
 # ---------------------------------------------------------------- tests
 $(BUILD)/test-setup:
