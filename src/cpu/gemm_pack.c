@@ -79,10 +79,10 @@ static int64_t wide_tasks(const struct gemm_run *run, int side)
 }
 
 /* One panel, all blocks of K. */
-static void pack_deep(const struct gemm_run *run, int side, int64_t task, float *scratch)
+static void pack_deep(const struct gemm_run *run, const struct packer *packer, int64_t task)
 {
+    const int side = packer->side;
     const struct side *s = &run->side[side];
-    const struct packer packer = {run->micro, run->isa, side, s->width, scratch};
     const int64_t panel = task % panels_of_tile(s), tile = s->first + task / panels_of_tile(s) / s->slots;
     const int slot = (int)(task / panels_of_tile(s) % s->slots);
     const int64_t first = tile * s->tile + panel * s->width, end = smaller(s->lines, (tile + 1) * s->tile);
@@ -91,16 +91,16 @@ static void pack_deep(const struct gemm_run *run, int side, int64_t task, float 
         int64_t depth;
         const struct matrix *matrix = matrix_at(run, side, slot, at, &depth);
         if (matrix && matrix->deep)
-            cpu_matrix_pack_deep(matrix, &packer, first, smaller(s->width, end - first), at.k, depth,
+            cpu_matrix_pack_deep(matrix, packer, first, smaller(s->width, end - first), at.k, depth,
                                  cpu_gemm_packed(run, side, tile, slot, block) + panel * panel_bytes(run, side, depth));
     }
 }
 
 /* A few steps of K, several tiles. */
-static void pack_wide(const struct gemm_run *run, int side, int64_t task, float *scratch)
+static void pack_wide(const struct gemm_run *run, const struct packer *packer, int64_t task)
 {
+    const int side = packer->side;
     const struct side *s = &run->side[side];
-    const struct packer packer = {run->micro, run->isa, side, s->width, scratch};
     const int64_t groups = count_of(run->depth, WIDE_STEPS), done = task % groups * WIDE_STEPS;
     const int64_t block = run->first_block + task / groups % run->block_count;
     const int slot = (int)(task / groups / run->block_count % s->slots);
@@ -113,7 +113,7 @@ static void pack_wide(const struct gemm_run *run, int side, int64_t task, float 
     for (int64_t i = tiles; i < smaller(tiles + WIDE_TILES, s->count); i++) {
         const int64_t tile = s->first + i, first = tile * s->tile;
         const int64_t offset = done * s->width * (int64_t)coda_dtype_size(run->micro->packed);
-        cpu_matrix_pack_wide(matrix, &packer, first, smaller(s->tile, s->lines - first), at.k + done,
+        cpu_matrix_pack_wide(matrix, packer, first, smaller(s->tile, s->lines - first), at.k + done,
                              smaller(WIDE_STEPS, depth - done), cpu_gemm_packed(run, side, tile, slot, block) + offset,
                              panel_bytes(run, side, depth));
     }
@@ -124,13 +124,14 @@ static void pack_task(struct tasks *tasks, int worker, int64_t task)
     const struct gemm_run *run = (const struct gemm_run *)tasks;
     float *scratch = cpu_worker_memory(run->kernel, run->space, worker).scratch;
     for (int side = 0; side < 2; side++) {
+        const struct packer packer = {run->micro, run->isa, side, run->side[side].width, scratch};
         if (task < deep_tasks(run, side)) {
-            pack_deep(run, side, task, scratch);
+            pack_deep(run, &packer, task);
             return;
         }
         task -= deep_tasks(run, side);
         if (task < wide_tasks(run, side)) {
-            pack_wide(run, side, task, scratch);
+            pack_wide(run, &packer, task);
             return;
         }
         task -= wide_tasks(run, side);

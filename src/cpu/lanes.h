@@ -30,14 +30,14 @@ typedef uint32_t words __attribute__((vector_size(4 * LANES)));
 typedef uint16_t halfwords __attribute__((vector_size(2 * LANES)));
 typedef uint8_t bytes __attribute__((vector_size(LANES)));
 
-INLINE lanes lanes_load(const float *from)
+INLINE lanes lanes_load(const void *from)
 {
     lanes x;
     memcpy(&x, from, sizeof x);
     return x;
 }
 
-INLINE void lanes_store(float *to, lanes x)
+INLINE void lanes_store(void *to, lanes x)
 {
     memcpy(to, &x, sizeof x);
 }
@@ -146,15 +146,6 @@ INLINE lanes lanes_abs(lanes x)
 INLINE lanes lanes_copysign(lanes x, lanes y)
 {
     return (lanes)(((words)x & 0x7fffffffu) | ((words)y & 0x80000000u));
-}
-
-/* Lanes 0..count-1 are true. */
-INLINE ints lanes_first(int64_t count)
-{
-    ints index;
-    for (int i = 0; i < LANES; i++)
-        index[i] = i;
-    return index < (int32_t)(count > LANES ? LANES : count);
 }
 
 /* x with the lanes of each pair of groups of 1, 2, 4 or 8 swapped. */

@@ -39,7 +39,7 @@ static void fetch(const struct matrix *matrix, const struct packer *packer, int6
     if (part->dtype == packer->micro->packed)
         memcpy(to, source, (size_t)count * coda_dtype_size(part->dtype));
     else
-        packer->isa->load[part->dtype]((float *)to, source, count);
+        packer->isa->load[part->dtype]((void *)to, source, count);
 }
 
 static int64_t round_up(int64_t x, int64_t multiple)
@@ -54,17 +54,24 @@ int64_t cpu_matrix_scratch_floats(const struct microkernel *micro, int64_t depth
     return deep > wide ? deep : wide;
 }
 
-/* Rows first .. first+count-1 where they lie in one operand of a type that `direct` packs; else NULL. */
-static const char *block_of(const struct matrix *matrix, pack_function *const *direct, int64_t first, int64_t count,
-                            int64_t column, int64_t *stride, pack_function **pack)
+/* Where rows first .. first+count-1 lie, if it is in one operand, of a type that is packed directly. */
+struct stored_block {
+    bool direct;
+    const char *at;
+    int64_t stride, element; /* of rows in elements, of an element in bytes */
+    pack_function *pack;
+};
+
+static struct stored_block block_of(const struct matrix *matrix, pack_function *const *direct, int64_t first,
+                                    int64_t count, int64_t column)
 {
     const struct matrix_part *part = part_of(matrix, first);
     const int64_t size = (int64_t)coda_dtype_size(part->dtype);
-    *pack = direct[part->dtype];
-    *stride = part->stride / size;
-    if (!*pack || first + count > part->first + part->rows)
-        return NULL;
-    return part->data + (first - part->first) * part->stride + column * size;
+    return (struct stored_block){.direct = direct[part->dtype] && first + count <= part->first + part->rows,
+                                 .at = part->data + (first - part->first) * part->stride + column * size,
+                                 .stride = part->stride / size,
+                                 .element = size,
+                                 .pack = direct[part->dtype]};
 }
 
 /* Fills a panel up behind `depth` steps; the last group of steps is whole already. */
@@ -84,12 +91,10 @@ void cpu_matrix_pack_deep(const struct matrix *matrix, const struct packer *pack
     const struct packing *packing = &micro->side[packer->side];
     const int64_t size = (int64_t)coda_dtype_size(micro->packed), stride = round_up(depth, ROOM);
     const int width = packer->width;
-    int64_t rows_apart;
-    pack_function *pack;
-    const char *block = block_of(matrix, packing->deep, first, width, k, &rows_apart, &pack);
+    const struct stored_block block = block_of(matrix, packing->deep, first, count, k);
     pad_panel(packer, panel, depth);
-    if (block && count == width) {
-        pack(panel, block, rows_apart, width, depth);
+    if (block.direct && count == width) {
+        block.pack(panel, block.at, block.stride, width, depth);
         return;
     }
     for (int i = 0; i < width; i++) {
@@ -109,14 +114,14 @@ void cpu_matrix_pack_wide(const struct matrix *matrix, const struct packer *pack
     const struct packing *packing = &micro->side[packer->side];
     const int64_t size = (int64_t)coda_dtype_size(micro->packed);
     const int width = packer->width;
-    int64_t rows_apart, done = 0;
-    pack_function *pack;
-    const char *block = block_of(matrix, packing->wide, k, depth, first, &rows_apart, &pack);
-    const int64_t element = (int64_t)coda_dtype_size(part_of(matrix, k)->dtype);
+    const struct stored_block block = block_of(matrix, packing->wide, k, depth, first);
+    int64_t done = 0;
     for (int64_t p = 0; p < round_up(count, width) / width; p++)
         pad_panel(packer, panels + p * panel_bytes, depth);
-    for (; block && done + width <= count && first + done + width + ROOM <= matrix->columns; done += width)
-        pack(panels + done / width * panel_bytes, block + done * element, rows_apart, width, depth);
+    if (block.direct)
+        for (; done + width <= count && first + done + width + ROOM <= matrix->columns; done += width)
+            block.pack(panels + done / width * panel_bytes, block.at + done * block.element, block.stride, width,
+                       depth);
     if (done >= count)
         return;
     const int64_t rest = count - done, lines = round_up(rest, width), stride = round_up(lines + ROOM, ROOM);

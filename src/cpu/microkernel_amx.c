@@ -97,7 +97,7 @@ static void pack_wide_rows(void *panel, const void *block, int64_t stride, int w
             }
             transpose(row);
             for (int i = 0; i < LANES; i++)
-                lanes_store((float *)((char *)panel + (k * width + (first + i) * TILE_STEPS) * 2), row[i]);
+                lanes_store((char *)panel + (k * width + (first + i) * TILE_STEPS) * 2, row[i]);
         }
 }
 

@@ -9,9 +9,9 @@ INLINE lanes load_pairs(const char *from, int64_t count)
 {
     char part[4 * LANES] = {0};
     if (count >= 2 * LANES)
-        return lanes_load((const float *)from);
+        return lanes_load(from);
     memcpy(part, from, (size_t)count * 2);
-    return lanes_load((const float *)part);
+    return lanes_load(part);
 }
 
 static void pack_deep_pairs(void *panel, const void *block, int64_t stride, int width, int64_t depth)

@@ -121,6 +121,7 @@ static void fold_logsumexp(struct partial *p, const float *x, int64_t count)
 
 /* ---------------------------------------------------------------- along rows */
 
+/* `top` is logsumexp's: all have one type. */
 #define ROW_REDUCTION(name, formula)                                                                                   \
     static void accumulate_##name(const struct rows *rows, float *top)                                                 \
     {                                                                                                                  \
@@ -135,9 +136,9 @@ static void fold_logsumexp(struct partial *p, const float *x, int64_t count)
             lanes_store(r.out + j, so_far);                                                                            \
         }                                                                                                              \
     }
-ROW_REDUCTION(sum, so_far + x)
-ROW_REDUCTION(maximum, lanes_max(so_far, x))
-ROW_REDUCTION(magnitude, lanes_max(so_far, lanes_abs(x)))
+ROW_REDUCTION(sum, so_far + x)                            /* NOLINT(readability-non-const-parameter) */
+ROW_REDUCTION(maximum, lanes_max(so_far, x))              /* NOLINT(readability-non-const-parameter) */
+ROW_REDUCTION(magnitude, lanes_max(so_far, lanes_abs(x))) /* NOLINT(readability-non-const-parameter) */
 
 /* out holds the sum of exp(x - top). One exponential serves both cases: of the old sum's scale or of the new term. */
 static void accumulate_logsumexp(const struct rows *r, float *top)

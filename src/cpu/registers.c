@@ -45,8 +45,8 @@ coda_status cpu_plan_allocate_registers(struct plan *plan, const struct step_lis
     size_t values = (size_t)plan->value_count + 1;
     struct allocation a = {.plan = plan};
     coda_status status = CODA_OK;
-    a.last = malloc(values * sizeof *a.last);
-    a.held = malloc(values * sizeof *a.held);
+    a.last = calloc(values, sizeof *a.last);
+    a.held = calloc(values, sizeof *a.held);
     if (!a.last || !a.held) {
         status = fail_memory(error, "registers of a kernel", values * sizeof *a.last);
         goto done;

@@ -126,7 +126,7 @@ static int64_t row_stride(const coda_tensor *t)
     return t->stride ? t->stride : t->shape[1];
 }
 
-static char *element_of(const coda_tensor *t, int64_t row, int64_t column)
+static void *element_of(const coda_tensor *t, int64_t row, int64_t column)
 {
     return (char *)t->data + (row * row_stride(t) + column) * (int64_t)coda_dtype_size(t->dtype);
 }
@@ -165,9 +165,9 @@ void cpu_step_pick(const struct frame *f, const struct bound_step *s)
 /* A row of the table in f32: in place where it is. */
 static const float *angles_of(const struct frame *f, const coda_tensor *table, int64_t row)
 {
-    const char *at = element_of(table, row, 0);
+    const void *at = element_of(table, row, 0);
     if (table->dtype == CODA_F32)
-        return (const float *)at;
+        return at;
     f->binding->plan->isa->load[table->dtype](f->scratch, at, table->shape[1]);
     return f->scratch;
 }
@@ -305,7 +305,7 @@ static void reduce_rows(const struct frame *f, const struct step *step, const co
         const char *row = element_of(t, first + i, 0);
         for (int64_t j = 0; j < columns; j += RUN_LIMIT) {
             int64_t count = columns - j < RUN_LIMIT ? columns - j : RUN_LIMIT;
-            const float *x = (const float *)(row + j * element);
+            const float *x = (const void *)(row + j * element);
             if (t->dtype != CODA_F32) {
                 isa->load[t->dtype](f->scratch, row + j * element, count);
                 x = f->scratch;
