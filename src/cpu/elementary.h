@@ -27,39 +27,37 @@ INLINE lanes exp_reduced(lanes r)
     return lanes_fma(p, r * r, r) + 1.0f;
 }
 
-/* exp(x + low), low small against x. */
-INLINE lanes exp_extended(lanes x, lanes low)
+/* x + low = n ln(2) + r, n whole: gives n in the low bits of *shifted, and exp(r). ln 2 is in two parts, the first with
+ * zeros at its end. */
+INLINE lanes exp_of_rest(lanes x, lanes low, lanes *shifted)
 {
-    x = lanes_greater(lanes_set(-110), lanes_lesser(lanes_set(100), x));
-    lanes shifted = lanes_fma(x, lanes_set(1.44269504f), lanes_set(ROUNDER));
-    lanes n = shifted - ROUNDER;
-    ints whole = (ints)shifted - (ints)lanes_set(ROUNDER);
-    /* ln 2 in two parts, the first with zeros at its end */
+    *shifted = lanes_fma(x, lanes_set(1.44269504f), lanes_set(ROUNDER));
+    lanes n = *shifted - ROUNDER;
     lanes r = lanes_fma(n, lanes_set(-0.693359375f), x);
-    r = lanes_fma(n, lanes_set(2.12194440e-4f), r) + low;
-    lanes p = exp_reduced(r);
-    /* in two factors, so that results beyond the normal range come out right */
-    ints half = whole >> 1;
-    return p * power_of_two(half) * power_of_two(whole - half);
+    return exp_reduced(lanes_fma(n, lanes_set(2.12194440e-4f), r) + low);
 }
 
-/* exp(x + low) for x <= 0, as far as the result is a normal number; below, 0. Half the work: the exponent of the result
- * is set by one addition of integers. */
+/* exp(x + low) for x <= 0 and low small against it, as far as the result is a normal number; below, 0. The exponent is set
+ * by one addition of integers. */
 INLINE lanes exp_negative(lanes x, lanes low)
 {
-    lanes shifted = lanes_fma(x, lanes_set(1.44269504f), lanes_set(ROUNDER));
-    lanes n = shifted - ROUNDER;
-    lanes r = lanes_fma(n, lanes_set(-0.693359375f), x);
-    r = lanes_fma(n, lanes_set(2.12194440e-4f), r) + low;
-    lanes p = exp_reduced(r);
+    lanes shifted, p = exp_of_rest(x, low, &shifted);
     words y = (words)p + ((words)shifted << 23);
     return (lanes)((y & ~(words)(x < -87.0f)) | (words)(x != x)); /* all ones are a NaN */
 }
 
-/* 2 units */
+/* 2 units. Results beyond the normal range take two factors; where no lane has one, the same bits come for less. */
 INLINE lanes lanes_exp(lanes x)
 {
-    return exp_extended(x, (lanes){0});
+    lanes shifted;
+    if (!lanes_any(~(lanes_abs(x) < 87.0f))) {
+        lanes p = exp_of_rest(x, (lanes){0}, &shifted);
+        return (lanes)((words)p + ((words)shifted << 23));
+    }
+    x = lanes_greater(lanes_set(-110), lanes_lesser(lanes_set(100), x));
+    lanes p = exp_of_rest(x, (lanes){0}, &shifted);
+    ints whole = (ints)shifted - (ints)lanes_set(ROUNDER), half = whole >> 1;
+    return p * power_of_two(half) * power_of_two(whole - half);
 }
 
 /* 2 units */

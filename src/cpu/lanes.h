@@ -5,6 +5,7 @@
 #define CODA_CPU_LANES_H
 
 #include <math.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -146,6 +147,23 @@ INLINE lanes lanes_abs(lanes x)
 INLINE lanes lanes_copysign(lanes x, lanes y)
 {
     return (lanes)(((words)x & 0x7fffffffu) | ((words)y & 0x80000000u));
+}
+
+/* Is a lane true? */
+INLINE bool lanes_any(ints mask)
+{
+#if defined(LANES_AVX512)
+    return _mm512_movepi32_mask((__m512i)mask) != 0;
+#elif defined(LANES_AVX2)
+    return _mm256_movemask_ps((__m256)mask) != 0;
+#elif defined(__SSE2__)
+    return _mm_movemask_ps((__m128)mask) != 0;
+#else
+    int32_t any = 0;
+    for (int i = 0; i < LANES; i++)
+        any |= mask[i];
+    return any != 0;
+#endif
 }
 
 /* x with the lanes of each pair of groups of 1, 2, 4 or 8 swapped. */

@@ -62,7 +62,7 @@ static int choose_block(const struct plan *plan, int64_t level1)
     int64_t room = level1 / (int64_t)sizeof(float);
     int registers = plan->register_count > 1 ? plan->register_count : 1;
     for (int rows = 16; rows > 1; rows /= 2)
-        if (plan->row_gcd % rows == 0 && (rows <= 2 || rows * registers * plan->stride <= room))
+        if (plan->row_gcd % rows == 0 && rows * registers * plan->stride <= room)
             return rows;
     return 1;
 }
@@ -73,7 +73,7 @@ coda_status cpu_choose_tile(struct cpu_kernel *k, const struct cpu_state *state,
     struct plan *plan = &k->plan;
     const struct microkernel *micro = k->gemm.microkernel;
     coda_status status = CODA_OK;
-    int columns = micro ? 256 : 512, rows;
+    int columns = micro ? 256 : 1024, rows;
     columns = columns < plan->column_multiple ? plan->column_multiple
                                               : columns / plan->column_multiple * plan->column_multiple;
     if (options->tile_columns) {
