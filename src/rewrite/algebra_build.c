@@ -326,10 +326,10 @@ static bool is_masked(enum op op)
 }
 
 /* where(c, x, 0) + where(c, 0, y) and the like become one. */
-static void join_masks(struct builder *b, int *node, const double *sign, int *count)
+static void join_masks(struct builder *b, int *node, const double *sign, int count)
 {
-    for (int i = 0; i < *count && !builder_failed(b); i++)
-        for (int k = i + 1; k < *count; k++) {
+    for (int i = 0; i < count && !builder_failed(b); i++)
+        for (int k = i + 1; k < count; k++) {
             int pair[2] = {node[i], node[k]};
             if (sign[i] != 1 || sign[k] != 1 || pair[0] < 0 || pair[1] < 0 || !is_masked(b->graph->node[pair[0]].op) ||
                 b->graph->node[pair[0]].op != b->graph->node[pair[1]].op)
@@ -391,7 +391,7 @@ int build_sum(struct builder *b, const struct pairs *pairs, struct sum *sum)
         signs[i] = sum->term[i].coefficient < 0 ? -1 : 1;
     }
     int count = sum->count;
-    join_masks(b, node, signs, &count);
+    join_masks(b, node, signs, count);
     int made = add_up(b, node, signs, count);
     return coefficient == 1 ? made : build_binary(b, OP_MUL, build_number(b, coefficient), made);
 }

@@ -101,9 +101,9 @@ static bool nodes_equal(const struct node *a, const struct node *b)
     bool same = true, swapped = commutes(a->op) && a->input[0] == b->input[1] && a->input[1] == b->input[0];
     for (int i = 0; i < a->input_count; i++)
         same = same && a->input[i] == b->input[i];
-    return (same || swapped) && memcmp(&a->number, &b->number, sizeof a->number) == 0 && a->axis == b->axis &&
-           a->dtype == b->dtype && extent_equal(a->run, b->run) && a->rope_pairs == b->rope_pairs &&
-           a->rope_inverse == b->rope_inverse && dim_equal(&a->rope_cols, &b->rope_cols);
+    return (same || swapped) && a->number == b->number && a->axis == b->axis && a->dtype == b->dtype &&
+           extent_equal(a->run, b->run) && a->rope_pairs == b->rope_pairs && a->rope_inverse == b->rope_inverse &&
+           dim_equal(&a->rope_cols, &b->rope_cols);
 }
 
 static void place(struct builder *b, int node)

@@ -217,8 +217,10 @@ struct graph *defer_scales(const struct graph *graph, struct report *report, str
     struct rewriting w = {.graph = graph, .b = &b};
     bool open = builder_open(&b, graph, graph->name, graph->is_block);
     w.made = calloc((size_t)graph->node_count + 1, sizeof *w.made);
-    if (!open || w.made == NULL || !levels_extend(&w.before, graph) || !users_open(&w.users, graph, true))
+    if (!open || w.made == NULL || !levels_extend(&w.before, graph) || !users_open(&w.users, graph, true)) {
         refuse(&b.why, CODA_MEMORY, "", "no memory to rewrite `%.60s`", graph->name);
+        goto done;
+    }
     for (int n = 0; n < graph->node_count && !builder_failed(&b); n++) {
         w.made[n] = defer_node(&w, n, report);
         build_name(&b, w.made[n], graph->node[n].name);
@@ -230,6 +232,7 @@ struct graph *defer_scales(const struct graph *graph, struct report *report, str
         if (out->role != CODA_IN)
             build_out(&b, out->name, out->role, out->dtype, w.made[out->node]);
     }
+done:
     free(w.made);
     users_close(&w.users);
     levels_free(&w.before);

@@ -107,7 +107,7 @@ static void make_node(struct emission *e, int n)
     const struct graph *graph = cutting->graph;
     const struct node *node = &graph->node[n];
     const struct place *place = load_of(cutting, e->piece, n);
-    int input[MAX_INPUTS];
+    int input[MAX_INPUTS] = {0};
     if (place != NULL) {
         cutting->made[n] = load(e, place, dtype_of_store(cutting, place, n), &node->shape);
         return;

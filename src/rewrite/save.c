@@ -291,7 +291,7 @@ static void make_node(struct separation *t, int n, const int *from, int count)
 {
     const struct graph *graph = t->saving->graph;
     const struct stored *stored = &t->stored[n];
-    int input[MAX_INPUTS];
+    int input[MAX_INPUTS] = {0};
     if (stored->present) {
         t->made[n] = build_in(t->b, stored->name, stored->dtype, &stored->shape);
         return;
@@ -303,7 +303,7 @@ static void make_node(struct separation *t, int n, const int *from, int count)
     if (t->saving->forward[n] && t->saving->inverse[n] >= 0) {
         t->made[n] = make_inverse(t, n, t->saving->inverse[n]);
     } else {
-        for (int k = 0; k < graph->node[n].input_count; k++)
+        for (int k = 0; k < count; k++)
             input[k] = t->made[from[k]];
         t->made[n] = build_like(t->b, graph, n, input);
     }
@@ -313,7 +313,7 @@ static void make_node(struct separation *t, int n, const int *from, int count)
 /* Depth first with an own stack: chains may be as long as the text. */
 static bool make(struct separation *t, int root)
 {
-    int top = 0, from[MAX_INPUTS];
+    int top = 0, from[MAX_INPUTS] = {0};
     t->stack[top++] = root;
     while (top > 0 && !builder_failed(t->b)) {
         int n = t->stack[top - 1], count = 0, waiting = top;

@@ -227,8 +227,8 @@ static bool needs_shape(const struct node *node)
 static int make_other(struct tidying *t, int n)
 {
     const struct node *node = &t->graph->node[n];
-    int input[MAX_INPUTS];
-    bool joins = node->op == OP_JOIN || node->op == OP_JOIN_HALVES;
+    int input[MAX_INPUTS] = {0};
+    bool joins = node->input_count == 2 && (node->op == OP_JOIN || node->op == OP_JOIN_HALVES);
     for (int k = 0; k < node->input_count; k++) {
         input[k] = t->made[node->input[k]];
         if (needs_shape(node) && !joins && !builder_failed(&t->b))
