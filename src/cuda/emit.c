@@ -474,31 +474,44 @@ static void emit_repeat(struct emitter *e, int index, const struct place *at, co
     }
 }
 
-static void emit_operation(struct emitter *e, int index, const struct place *at, const struct level *level, char *name)
+/* Numbers that no memory holds, and accumulators. False: another operation. */
+static bool emit_known(struct emitter *e, int index, const struct place *at, const struct level *level, char *name)
 {
     const struct node *node = &e->graph->node[index];
-    char text[EXPRESSION_TEXT], input[NAME_TEXT];
+    char text[64];
     switch (node->op) {
-    case OP_IN:
-        emit_in(e, index, at, level, name);
-        return;
     case OP_PARAM:
         define(e, level, index, name, "P.parameter[%d]", node->index);
-        return;
+        return true;
     case OP_NUMBER:
         number_text(node->number, text, sizeof text);
         define(e, level, index, name, "%s", text);
-        return;
+        return true;
     case OP_SIZE:
         define(e, level, index, name, "(float)P.size[%d]", node->axis);
-        return;
+        return true;
     case OP_INDEX:
         emit_index(e, index, at, level, name);
-        return;
+        return true;
     case OP_GEMM:
         for (int i = 0; i < e->plan->accumulator_count; i++)
             if (e->plan->form->accumulator[i] == index)
                 define(e, level, index, name, "ACCUMULATOR(%d, %s, h, %s)", i, at->b, at->x);
+        return true;
+    default:
+        return false;
+    }
+}
+
+static void emit_operation(struct emitter *e, int index, const struct place *at, const struct level *level, char *name)
+{
+    const struct node *node = &e->graph->node[index];
+    char text[EXPRESSION_TEXT], input[NAME_TEXT];
+    if (emit_known(e, index, at, level, name))
+        return;
+    switch (node->op) {
+    case OP_IN:
+        emit_in(e, index, at, level, name);
         return;
     case OP_CAST:
         emit_value(e, node->input[0], at, input);

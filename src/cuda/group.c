@@ -402,9 +402,9 @@ static void column_out(struct emitter *e, struct text *out, int i)
     text_add(out,
              "    if (FIRST == 0 && at.band == 0 && at.warp == 0 && at.lane < 4)\n    UNROLL for (int b = 0; b < "
              "BLOCKS; b++) {\n"
-             "    const int column = COLUMN(b);\n    UNROLL for (int x = 0; x < 8; x++) {\n%s"
+             "    const int column = COLUMN(b);\n%s    UNROLL for (int x = 0; x < 8; x++) {\n%s"
              "        if (column + x < COLUMNS) /* %s */\n",
-             text_of(&e->element), e->graph->operand[i].name);
+             text_of(&e->row), text_of(&e->element), e->graph->operand[i].name);
     emit_store(e, out, "            ", i, "column + x", name);
     text_add(out, "    }\n    }\n");
 }
@@ -422,9 +422,9 @@ static void part_out(struct emitter *e, struct text *out, int i)
     text_add(out,
              "    if (FIRST == 0 && at.band == 0 && at.warp == 0 && at.lane < 4)\n    UNROLL for (int b = 0; b < "
              "BLOCKS; b++) {\n"
-             "    const int column = COLUMN(b);\n    UNROLL for (int x = 0; x < 8; x++) {\n%s"
+             "    const int column = COLUMN(b);\n%s    UNROLL for (int x = 0; x < 8; x++) {\n%s"
              "        if (column + x < COLUMNS && (column + x) %% %d == 0) /* %s */\n",
-             text_of(&e->element), run, e->graph->operand[i].name);
+             text_of(&e->row), text_of(&e->element), run, e->graph->operand[i].name);
     emit_store(e, out, "            ", i, index, name);
     text_add(out, "    }\n    }\n");
 }

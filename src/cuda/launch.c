@@ -268,7 +268,7 @@ coda_status cuda_launch(coda_kernel *kernel, const struct launch *launch, coda_e
     const struct compiled *compiled = NULL;
     if (status == CODA_OK)
         status = find_variant(k, launch, &compiled, error);
-    if (status == CODA_OK)
+    if (compiled)
         status = start(gpu, &k->plan, compiled, launch, error);
     gpu_leave(gpu);
     return status;

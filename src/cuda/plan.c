@@ -502,10 +502,13 @@ coda_status plan_create(const coda_kernel *kernel, struct plan *plan, coda_error
     size_t count = (size_t)kernel->graph->node_count + 1;
     struct planner p = {plan, error, calloc(count, 1)};
     plan->level = calloc(count, sizeof *plan->level);
-    coda_status status = p.seen && plan->level ? CODA_OK : fail_memory(error, "a plan of a kernel", count);
+    if (!p.seen || !plan->level) {
+        free(p.seen);
+        plan_free(plan);
+        return fail_memory(error, "a plan of a kernel", count);
+    }
     plan->run_columns = BLOCK_COLUMNS;
-    if (status == CODA_OK)
-        status = check_size(&p);
+    coda_status status = check_size(&p);
     if (status == CODA_OK)
         status = plan_products(&p);
     if (status == CODA_OK)
