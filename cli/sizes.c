@@ -170,9 +170,10 @@ int choose_parameters(const struct arguments *arguments, const coda_program *pro
     const char *text = arguments->parameters;
     while (text && *text) {
         size_t length = strcspn(text, "=,");
-        char *end = NULL;
-        double value = text[length] == '=' ? strtod(text + length + 1, &end) : 0;
-        if (text[length] != '=' || end == text + length + 1 || (*end && *end != ','))
+        const char *number = text[length] == '=' ? text + length + 1 : text;
+        char *end;
+        double value = strtod(number, &end);
+        if (number == text || end == number || (*end && *end != ','))
             return usage_error(arguments->command, "--param %s: expected NAME=NUMBER,NAME=NUMBER",
                                arguments->parameters);
         int found = -1;
