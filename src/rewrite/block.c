@@ -38,6 +38,10 @@ coda_status rewrite_block(const struct graph *block, const coda_rewrite_options 
     bool passes = options != NULL && options->allow_passes, backward = options != NULL && options->backward;
     bool made = block->is_block && (backward ? append_both(block, passes, unit, &report, &why)
                                              : append_forward(block, NULL, passes, unit, &report, &why));
+    if (made && text != NULL && report.failed) {
+        refuse(&why, CODA_MEMORY, "", "no memory for the report");
+        made = false;
+    }
     if (made && text != NULL)
         *text = report.text;
     else

@@ -64,6 +64,8 @@ static bool expand(struct rewriting *w, int n, double sign, int depth, struct su
 static bool expand_product(struct rewriting *w, const struct node *node, double sign, int depth, struct sum *sum)
 {
     struct sum *part = calloc(2, sizeof *part);
+    if (part == NULL)
+        refuse(&w->b->why, CODA_MEMORY, "", "no memory to expand a value");
     bool expanded = part != NULL && expand(w, node->input[0], sign, depth + 1, &part[0]) &&
                     expand(w, node->input[1], 1, depth + 1, &part[1]);
     if (node->op == OP_DIV && expanded)

@@ -52,6 +52,8 @@ static bool append_product(struct moving *m, const struct term *a, const struct 
 static bool open_product(struct moving *m, const struct node *node, double sign, int depth, struct sum *sum)
 {
     struct sum *part = calloc(2, sizeof *part);
+    if (part == NULL)
+        refuse(&m->w.b->why, CODA_MEMORY, "", "no memory to move a sum");
     bool opened = part != NULL && open_value(m, node->input[0], sign, depth + 1, &part[0]) &&
                   open_value(m, node->input[1], 1, depth + 1, &part[1]) && (node->op == OP_MUL || part[1].count == 1);
     for (int i = 0; opened && i < part[0].count; i++)
@@ -131,6 +133,8 @@ static int from_product(struct moving *m, int z, int left, int right, const stru
     struct sum *sum = calloc(1, sizeof *sum);
     struct term rho;
     int found = -1, value = m->w.made[z];
+    if (sum == NULL)
+        refuse(&b->why, CODA_MEMORY, "", "no memory to move a sum");
     if (sum == NULL || !open_value(m, left, 1, 0, sum))
         goto done;
     for (int i = 0; i < sum->count; i++) {

@@ -19,9 +19,12 @@ static int parse_template(struct templates *templates, enum op op, int k, struct
     int node[5];
     if (graph == NULL)
         return refuse(why, CODA_MEMORY, "", "no memory for the adjoint of `%s`", op_name(op));
-    for (int i = 0; i < 5; i++)
+    bool made = true;
+    for (int i = 0; i < 5 && made; i++) {
         node[i] = graph_in(graph, names[i], CODA_F32, &scalar, why);
-    int root = parse_expression(graph, adjoint_text[op][k], names, node, 5, why);
+        made = node[i] >= 0;
+    }
+    int root = made ? parse_expression(graph, adjoint_text[op][k], names, node, 5, why) : -1;
     if (root < 0) {
         graph_free(graph);
         return -1;
