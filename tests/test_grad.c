@@ -428,10 +428,143 @@ static void random_programs_agree_with_central_differences(void **state)
     }
 }
 
+/* ---- what is asked for */
+
+static struct unit read_text(const char *text)
+{
+    struct unit unit = {0};
+    coda_error error = {0};
+    if (parse(text, strlen(text), "program", &unit, &error) != CODA_OK)
+        fail_msg("%s", error.message);
+    return unit;
+}
+
+static const char swiglu[] = "program swiglu { in A : f32[M, K]; in Wg, Wu : f32[N, K]\n g = A @ Wg.T\n u = A @ Wu.T\n"
+                             "out G : f32[M, N] = g\n out U : f32[M, N] = u\n out Y : f32[M, N] = silu(g) * u }";
+static const char hidden[] = "program hidden { in A : f32[M, K]; in W : f32[N, K]\n z = A @ W.T\n h = silu(z)\n"
+                             "out Y : f32[M, N] = h * h }";
+static const char rotated[] = "program rotated { in X : f32[M, N]; in table : f32[P, D]; in pos : i32[M]\n"
+                              "out Y : f32[M, N] = rope(X, table, pos) }";
+
+static bool has_operand(const struct unit *unit, const char *name)
+{
+    for (int i = 0; i < unit->count; i++)
+        if (graph_find_operand(unit->graph[i], name) >= 0)
+            return true;
+    return false;
+}
+
+static void wrt_chooses_the_gradients(void **state)
+{
+    struct unit unit = read_text(swiglu), made = {0};
+    coda_error error = {0};
+    (void)state;
+    assert_int_equal(differentiate(unit.graph[0], " Wg ,A", NULL, &made, &error), CODA_OK);
+    assert_true(has_operand(&made, "dWg") && has_operand(&made, "dA"));
+    assert_false(has_operand(&made, "dWu"));
+    unit_free(&made);
+    unit_free(&unit);
+}
+
+static void no_gradient_arrives_on_an_out_that_is_saved(void **state)
+{
+    struct unit unit = read_text(swiglu), made = {0};
+    struct check check = {0};
+    coda_error error = {0};
+    const coda_dims dims = {3, {{"M", 4}, {"N", 6}, {"K", 5}}};
+    (void)state;
+    assert_int_equal(differentiate(unit.graph[0], NULL, "G, U", &made, &error), CODA_OK);
+    assert_true(has_operand(&made, "dY") && has_operand(&made, "G") && has_operand(&made, "U"));
+    assert_false(has_operand(&made, "dU_2"));
+    if (!check_program(&check, unit.graph[0], &dims, "G, U", 21))
+        fail_msg("%s", check.message);
+    close_check(&check);
+    unit_free(&made);
+    unit_free(&unit);
+}
+
+/* Neither z nor h is an out: the forward comes first, with an out for what is kept. */
+static void the_forward_stores_what_the_backward_needs(void **state)
+{
+    static const char *const save[] = {NULL, "h, z"};
+    struct unit unit = read_text(hidden);
+    const coda_dims dims = {3, {{"M", 4}, {"N", 6}, {"K", 5}}};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct unit made = {0};
+        struct check check = {0};
+        coda_error error = {0};
+        assert_int_equal(differentiate(unit.graph[0], NULL, save[i], &made, &error), CODA_OK);
+        assert_string_equal(made.graph[0]->name, "hidden_forward");
+        assert_int_equal(graph_find_operand(made.graph[0], "Z") >= 0, 1);
+        assert_int_equal(graph_find_operand(made.graph[0], "H") >= 0, i);
+        if (!check_program(&check, unit.graph[0], &dims, save[i], 22))
+            fail_msg("%s", check.message);
+        close_check(&check);
+        unit_free(&made);
+    }
+    unit_free(&unit);
+}
+
+static const struct {
+    const char *text, *wrt, *save;
+    coda_status status;
+    const char *says;
+} refused[] = {
+    {swiglu, "B", NULL, CODA_INVALID, "`B` is no floating-point `in`"},
+    {swiglu, "Y", NULL, CODA_INVALID, "`Y` is no floating-point `in`"},
+    {swiglu, NULL, "q", CODA_INVALID, "`q` is no value or out"},
+    {rotated, "table", NULL, CODA_UNSUPPORTED, "table of a rotation"},
+    {rotated, "pos", NULL, CODA_INVALID, "`pos` is no floating-point `in`"},
+    {"block b { in x : f32[M, N]\n out y : f32[M, N] = x * 2 }", NULL, NULL, CODA_INVALID, "is a block"},
+};
+
+static void what_has_no_gradient_says_why(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        struct unit unit = read_text(refused[i].text), made = {0};
+        coda_error error = {0};
+        assert_int_equal(differentiate(unit.graph[0], refused[i].wrt, refused[i].save, &made, &error),
+                         refused[i].status);
+        assert_int_equal(error.status, refused[i].status);
+        assert_int_equal(made.count, 0);
+        if (strstr(error.message, refused[i].says) == NULL)
+            fail_msg("`%s` does not occur in: %s", refused[i].says, error.message);
+        unit_free(&unit);
+    }
+}
+
+static void the_same_program_gives_the_same_text(void **state)
+{
+    (void)state;
+    for (int i = 0; coda_standard_texts[i][0]; i++) {
+        struct unit unit = read_text(coda_standard_texts[i][1]), made[2] = {{0}};
+        coda_error error = {0};
+        for (int k = 0; k < 2; k++)
+            assert_int_equal(differentiate(unit.graph[0], NULL, NULL, &made[k], &error), CODA_OK);
+        assert_int_equal(made[0].count, made[1].count);
+        for (int k = 0; k < made[0].count; k++) {
+            char *first = print_graph(made[0].graph[k]), *second = print_graph(made[1].graph[k]);
+            assert_string_equal(first, second);
+            free(first);
+            free(second);
+        }
+        unit_free(&made[0]);
+        unit_free(&made[1]);
+        unit_free(&unit);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(standard_programs_agree_with_central_differences),
+        cmocka_unit_test(wrt_chooses_the_gradients),
+        cmocka_unit_test(no_gradient_arrives_on_an_out_that_is_saved),
+        cmocka_unit_test(the_forward_stores_what_the_backward_needs),
+        cmocka_unit_test(what_has_no_gradient_says_why),
+        cmocka_unit_test(the_same_program_gives_the_same_text),
         cmocka_unit_test(random_programs_agree_with_central_differences),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
