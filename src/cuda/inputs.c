@@ -142,6 +142,7 @@ static void emit_hold(struct text *out, const char *member, int words)
 static void emit_ahead(struct emitter *e, struct text *out)
 {
     struct text members = {0}, loads = {0}, angles = {0}, holds = {0};
+    int rotations = 0;
     char member[48];
     for (int i = 0; i < e->plan->column_count && plan_loads_ahead(e->plan); i++) {
         snprintf(member, sizeof member, "ahead.c%d[b]", i);
@@ -157,8 +158,10 @@ static void emit_ahead(struct emitter *e, struct text *out)
     for (int i = 0; i < e->plan->column_count && plan_loads_ahead(e->plan); i++)
         emit_column(e, &members, &loads, i);
     for (int i = 0; i < e->graph->node_count; i++)
-        if (plan_loads_ahead(e->plan) && e->plan->form->used[i] && e->graph->node[i].op == OP_ROPE)
+        if (plan_loads_ahead(e->plan) && e->plan->form->used[i] && e->graph->node[i].op == OP_ROPE) {
             emit_angles(e, &members, &angles, i);
+            rotations++;
+        }
     text_add(out,
              "struct Ahead {\n%s    u32 none;\n};\n"
              "template <bool FAST> INLINE void coda_ahead(const Params &P, const Place &at, const int c, Ahead "
@@ -166,6 +169,7 @@ static void emit_ahead(struct emitter *e, struct text *out)
              "template <bool FAST, int FIRST, int LAST>\n"
              "INLINE void coda_angles(const Params &P, const Place &at, const int c, Ahead &ahead)\n{\n%s}\n",
              text_of(&members), text_of(&loads), text_of(&angles));
+    text_add(out, "#define ROTATIONS %d\n", rotations);
     text_add(out, "INLINE void coda_hold(Inputs &in, Ahead &ahead)\n{\n%s}\n", text_of(&holds));
     out->failed |= members.failed || loads.failed || holds.failed || angles.failed;
     text_free(&holds);

@@ -245,6 +245,13 @@ INLINE void take_accumulators(Accumulators &acc, const float *d, int c, int quad
     }
 }
 
+INLINE void direct_fetch(const Params &P, const Place &at, int c, Inputs *in, Ahead *ahead, bool vectors)
+{
+    coda_fetch<false, 0, 2>(P, at, c, in[c & 1]);
+    if (vectors)
+        coda_ahead<false>(P, at, c, ahead[c & 1]);
+}
+
 INLINE void run_consumer(const Params &P, const Block &block, int band, int thread)
 {
     Ring ring = ring_start(block, band);
@@ -267,9 +274,7 @@ INLINE void run_consumer(const Params &P, const Block &block, int band, int thre
         Ahead ahead[2];
         if (HAS_VALUES)
             barrier_wait(block.values_full + 8 * buffer, count >> 1 & 1);
-        coda_fetch<false, 0, 2>(P, at, 0, in[0]);
-        coda_ahead<false>(P, at, 0, ahead[0]);
-        coda_angles<false, 0, 2>(P, at, 0, ahead[0]);
+        direct_fetch(P, at, 0, in, ahead, !ROTATIONS);
         wgmma_wait(d);
         finish_all(block, ring, thread);
         State state;
@@ -277,13 +282,14 @@ INLINE void run_consumer(const Params &P, const Block &block, int band, int thre
         UNROLL for (int c = 0; c < GROUPS; c++)
         {
             Accumulators acc;
-            if (c + 1 < GROUPS) {
-                coda_fetch<false, 0, 2>(P, at, c + 1, in[(c + 1) & 1]);
-                coda_ahead<false>(P, at, c + 1, ahead[(c + 1) & 1]);
-                coda_angles<false, 0, 2>(P, at, c + 1, ahead[(c + 1) & 1]);
+            if (c + 1 < GROUPS)
+                direct_fetch(P, at, c + 1, in, ahead, !ROTATIONS);
+            if (ROTATIONS) { /* two groups of angles do not fit the registers */
+                coda_ahead<false>(P, at, c, ahead[0]);
+                coda_angles<false, 0, 2>(P, at, c, ahead[0]);
             }
             take_accumulators(acc, d, c, at.quad);
-            coda_group<false, 0, 2>(P, at, c, acc, in[c & 1], ahead[c & 1], state);
+            coda_group<false, 0, 2>(P, at, c, acc, in[c & 1], ahead[ROTATIONS ? 0 : c & 1], state);
         }
         if (OVER_ROWS > 0) {
             group_sync(2 + band);
