@@ -249,6 +249,65 @@ static void every_rule_keeps_the_values_and_is_reported(void **state)
     }
 }
 
+/* ---- buffers */
+
+/* The first or last program that has the operand. */
+static int program_of(const struct unit *unit, const char *name, bool last)
+{
+    int found = -1;
+    for (int i = 0; i < unit->count; i++)
+        if (graph_find_operand(unit->graph[i], name) >= 0 && (last || found < 0))
+            found = i;
+    return found;
+}
+
+/* "    [M, D] bf16: H1, then H2": H1 is read for the last time before H2 is written. Returns how many names it has. */
+static int check_buffer(const struct unit *unit, char *line)
+{
+    char *name = strstr(line, ": ") + 2, *next;
+    int count = 0, free_after = -1;
+    for (; name != NULL; name = next) {
+        next = strstr(name, ", then ");
+        if (next != NULL) {
+            *next = '\0';
+            next += strlen(", then ");
+        }
+        if (program_of(unit, name, false) < 0 || program_of(unit, name, false) <= free_after)
+            fail_msg("%s is written while its buffer is read", name);
+        free_after = program_of(unit, name, true);
+        count++;
+    }
+    return count;
+}
+
+static void values_share_a_buffer_only_when_they_do_not_meet(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof block_files / sizeof *block_files; i++) {
+        struct unit unit = read_text(read_block(block_files[i].name)), made = {0};
+        coda_rewrite_options options = {.backward = 1, .allow_passes = 1};
+        coda_error error = {0};
+        char *report = NULL;
+        int buffers = 0, values = 0, lines = 0, names = 0;
+        assert_int_equal(rewrite_block(unit.graph[0], &options, &made, &report, &error), CODA_OK);
+        char *line = strstr(report, "buffers: ");
+        assert_non_null(line);
+        assert_int_equal(sscanf(line, "buffers: %d for the %d values", &buffers, &values), 2);
+        for (line = strchr(line, '\n') + 1; *line == ' '; lines++) {
+            char *end = strchr(line, '\n');
+            *end = '\0';
+            names += check_buffer(&made, line);
+            line = end + 1;
+        }
+        assert_int_equal(lines, buffers);
+        assert_int_equal(names, values);
+        assert_true(buffers < values);
+        free(report);
+        unit_free(&made);
+        unit_free(&unit);
+    }
+}
+
 /* ---- what cannot be rewritten, and limits */
 
 static const struct {
@@ -490,6 +549,7 @@ int main(void)
         cmocka_unit_test(every_block_computes_what_it_says),
         cmocka_unit_test(a_llama_layer_costs_what_the_written_programs_cost),
         cmocka_unit_test(every_rule_keeps_the_values_and_is_reported),
+        cmocka_unit_test(values_share_a_buffer_only_when_they_do_not_meet),
         cmocka_unit_test(what_cannot_be_rewritten_says_why),
         cmocka_unit_test(the_same_block_gives_the_same_text),
         cmocka_unit_test(long_texts_end_in_programs_or_a_message),
