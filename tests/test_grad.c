@@ -446,6 +446,37 @@ static const char hidden[] = "program hidden { in A : f32[M, K]; in W : f32[N, K
 static const char rotated[] = "program rotated { in X : f32[M, N]; in table : f32[P, D]; in pos : i32[M]\n"
                               "out Y : f32[M, N] = rope(X, table, pos) }";
 
+/* What the generator does not write. */
+static const char *const particular[] = {
+    "program number { in A : f32[M, K]; in W : f32[N, K]; in s : f32\n out Y : f32[M, N] = tanh(A @ W.T * s) }",
+    "program twice { in A : f32[M, K]; in W : f32[N, K]\n out Y : f32[M, N] = exp(A @ W.T) * tanh(A @ W.T) }",
+    "program square { in X : f32[M, N]\n out Y : f32[M, N] = X * X * X }",
+    "program tied { in A : f32[M, K]; in W : f32[N, K]; in V : f32[K, N]\n out Y : f32[M, N] = (A @ W.T) * (A @ V) }",
+    "program rows { in X : f32[M, N]; in r : f32[M]\n out Y : f32[M] = r * 2\n out Z : f32[M, N] = X * r }",
+    "program columns { in X : f32[M, N]; in g : f32[N]\n out V : f32[N] = exp(g)\n out Z : f32[M, N] = X * g }",
+    "program adds { in A : f32[M, K]; in W : f32[N, K]\n out Y : f32[M, N] = A @ W.T\n out Z : f32[M, N] += A @ W.T }",
+    "program rows_of { in E : f32[V, N]; in t : i32[M]; in g : f32[N]\n out Y : f32[M, N] = gather(E, t) * g }",
+    "program finishes { in X : f32[M, N]; in L : f32[M, K/128]; in S : f32[M, K/128]\n"
+    "out Y : f32[M, N] = X * logsumexp(L) + max(S) }",
+    "program constant { in A : f32[M, K]; in W : f32[N, K]; in b : f32[N]\n y = A @ W.T\n"
+    "out Y : f32[M, N] = where(y > b, b, y - b) }",
+};
+
+static void particular_programs_agree_with_central_differences(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof particular / sizeof *particular; i++) {
+        struct unit unit = read_text(particular[i]);
+        struct check check = {0};
+        coda_dims dims = dims_for(unit.graph[0]);
+        if (!check_program(&check, unit.graph[0], &dims, NULL, 40 + i))
+            fail_msg("%s: %s", unit.graph[0]->name, check.message);
+        assert_true(check.compared > 0);
+        close_check(&check);
+        unit_free(&unit);
+    }
+}
+
 static bool has_operand(const struct unit *unit, const char *name)
 {
     for (int i = 0; i < unit->count; i++)
@@ -560,6 +591,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(standard_programs_agree_with_central_differences),
+        cmocka_unit_test(particular_programs_agree_with_central_differences),
         cmocka_unit_test(wrt_chooses_the_gradients),
         cmocka_unit_test(no_gradient_arrives_on_an_out_that_is_saved),
         cmocka_unit_test(the_forward_stores_what_the_backward_needs),

@@ -63,14 +63,14 @@ static bool read_wrt(const struct graph *program, const char *wrt, struct reques
     return true;
 }
 
-/* forced: one a node of the program. */
-static bool read_save(const struct graph *program, const char *save, struct request *request, bool *forced,
-                      struct complaint *why)
+/* forced: one a node of the program; the request is for `own`, the same with equal nodes united. */
+static bool read_save(const struct graph *program, const char *save, const struct graph *own, struct request *request,
+                      bool *forced, struct complaint *why)
 {
     char name[STORED_NAME];
     while (save != NULL && next_name(&save, name)) {
-        int o = graph_find_operand(program, name), found = -1;
-        if (o >= 0 && program->operand[o].role == CODA_OUT) {
+        int o = graph_find_operand(own, name), found = -1;
+        if (o >= 0 && own->operand[o].role == CODA_OUT) {
             request->silent[o] = true;
             continue;
         }
@@ -104,6 +104,7 @@ static bool open_derivation(struct derivation *d)
 void derive_close(struct derivation *d)
 {
     joint_free(&d->joint);
+    graph_free(d->own);
     graph_free(d->with_saves);
     free(d->forced);
     free(d->forward);
@@ -244,16 +245,49 @@ struct graph *derive_backward(struct derivation *d, struct report *report, struc
     return runs;
 }
 
+/* The graph with equal nodes made once: two statements that say the same have one gradient. */
+static struct graph *unite_equal(const struct graph *graph, int *made, struct complaint *why)
+{
+    struct builder b;
+    if (builder_open(&b, graph, graph->name, graph->is_block))
+        b.plain = true;
+    for (int n = 0; n < graph->node_count && !builder_failed(&b); n++) {
+        int input[MAX_INPUTS] = {0};
+        for (int k = 0; k < graph->node[n].input_count; k++)
+            input[k] = made[graph->node[n].input[k]];
+        made[n] = build_like(&b, graph, n, input);
+        build_name(&b, made[n], graph->node[n].name);
+    }
+    for (int o = 0; o < graph->operand_count && !builder_failed(&b); o++) {
+        const struct operand *out = &graph->operand[o];
+        if (out->role != CODA_IN)
+            build_out(&b, out->name, out->role, out->dtype, made[out->node]);
+    }
+    *why = b.why;
+    return builder_close(&b);
+}
+
 bool derive_open(struct derivation *d, const struct graph *program, const char *wrt, const char *save,
                  struct complaint *why)
 {
+    size_t count = (size_t)program->node_count + 1;
     memset(d, 0, sizeof *d);
-    d->program = program;
-    d->forced = calloc((size_t)program->node_count + 1, sizeof *d->forced);
-    if (d->forced == NULL)
+    bool *forced = calloc(count, sizeof *forced);
+    int *made = calloc(count, sizeof *made);
+    d->forced = calloc(count, sizeof *d->forced);
+    bool open = forced != NULL && made != NULL && d->forced != NULL;
+    if (open)
+        d->own = unite_equal(program, made, why);
+    else
         refuse(why, CODA_MEMORY, "", "no memory for the gradient of `%.60s`", program->name);
-    return d->forced != NULL && read_wrt(program, wrt, &d->request, why) &&
-           read_save(program, save, &d->request, d->forced, why);
+    d->program = d->own;
+    open = d->own != NULL && read_wrt(d->own, wrt, &d->request, why) &&
+           read_save(program, save, d->own, &d->request, forced, why);
+    for (int n = 0; n < program->node_count && open; n++)
+        d->forced[made[n]] |= forced[n];
+    free(forced);
+    free(made);
+    return open;
 }
 
 coda_status report_failure(coda_error *error, const struct complaint *why)

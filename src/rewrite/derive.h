@@ -7,7 +7,8 @@
 #include "rewrite/save.h"
 
 struct derivation {
-    const struct graph *program; /* or block */
+    const struct graph *program; /* or block: `own` */
+    struct graph *own;           /* what was given, with equal nodes made once */
     struct request request;
     struct joint joint;
     bool *forced;                         /* nodes of the program that the caller wants stored */

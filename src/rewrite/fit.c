@@ -63,14 +63,24 @@ static int sum_runs(struct builder *b, int c, const struct shape *from, int d, c
     return build_reduce(b, OP_SUM, c, from->dim[d].axis, to->run);
 }
 
+/* What is left when dimension d has been summed away. */
+static struct shape without(const struct shape *shape, int d)
+{
+    return shape->rank == 2 ? vector_shape(shape->dim[1 - d]) : scalar_shape();
+}
+
 int fit_to(struct builder *b, int c, const struct shape *from, const struct shape *to)
 {
+    struct shape rest = *from;
     for (int d = from->rank - 1; d >= 0; d--) {
-        const struct dim *dim = &from->dim[d], *target = partner(from, d, to);
-        if (target == NULL)
-            c = sum_out(b, c, from, d);
-        else if (dim->form == DIM_WHOLE && target->form == DIM_RUNS)
-            c = sum_runs(b, c, from, d, target);
+        const struct dim *dim = &rest.dim[d], *target = partner(&rest, d, to);
+        if (target == NULL) {
+            c = sum_out(b, c, &rest, d);
+            rest = without(&rest, d);
+        } else if (dim->form == DIM_WHOLE && target->form == DIM_RUNS) {
+            c = sum_runs(b, c, &rest, d, target);
+            rest.dim[d] = *target;
+        }
     }
     return c;
 }
