@@ -107,6 +107,7 @@ static coda_status finish_out(const struct evaluation *e, int operand, struct va
     for (int64_t i = 0; i < out->rows; i++)
         for (int64_t j = 0; j < out->columns; j++) {
             double *to = &out->data[i * out->columns + j];
+            /* NOLINTNEXTLINE(clang-analyzer-core.NullDereference): what an out needs was evaluated before */
             *to = x->data[reading.row[i] + reading.column[j]] + (accumulates ? *to : 0);
         }
     reading_release(&reading);
