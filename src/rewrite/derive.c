@@ -275,16 +275,18 @@ bool derive_open(struct derivation *d, const struct graph *program, const char *
     bool *forced = calloc(count, sizeof *forced);
     int *made = calloc(count, sizeof *made);
     d->forced = calloc(count, sizeof *d->forced);
-    bool open = forced != NULL && made != NULL && d->forced != NULL;
-    if (open)
-        d->own = unite_equal(program, made, why);
-    else
+    bool open = false;
+    if (forced == NULL || made == NULL || d->forced == NULL) {
         refuse(why, CODA_MEMORY, "", "no memory for the gradient of `%.60s`", program->name);
+        goto done;
+    }
+    d->own = unite_equal(program, made, why);
     d->program = d->own;
     open = d->own != NULL && read_wrt(d->own, wrt, &d->request, why) &&
            read_save(program, save, d->own, &d->request, forced, why);
     for (int n = 0; n < program->node_count && open; n++)
         d->forced[made[n]] |= forced[n];
+done:
     free(forced);
     free(made);
     return open;
