@@ -1,5 +1,6 @@
 /* From a program to the lists of steps. */
 #include "cpu/frame.h"
+#include "ir/tile.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -18,31 +19,11 @@ static enum phase phase_of(const struct builder *b, const struct operand *out)
     }
 }
 
-/* Does node n read input k as a value, not as a table, ids or an operand of a product? */
-static bool reads_value(const struct builder *b, int n, int k)
-{
-    const struct node *node = &b->graph->node[n];
-    switch (node->op) {
-    case OP_TRANSPOSE:
-    case OP_STACK:
-    case OP_GEMM:
-    case OP_REPEAT:
-    case OP_ONEHOT:
-    case OP_GATHER:
-        return false;
-    case OP_ROPE:
-    case OP_PICK:
-        return k == 0;
-    default:
-        return !op_is_reduction(node->op) || node->run.axis >= 0 || node->run.value != 0;
-    }
-}
-
 /* Is it a reduction of tile values along rows? */
 static bool is_row_reduction(const struct builder *b, int n)
 {
     const struct node *node = &b->graph->node[n];
-    return op_is_reduction(node->op) && b->site[n] == SITE_BAND && reads_value(b, n, 0) &&
+    return op_is_reduction(node->op) && b->site[n] == SITE_BAND && reads_as_value(&b->graph->node[n], 0) &&
            b->site[node->input[0]] == SITE_TILE;
 }
 
@@ -50,7 +31,7 @@ static void close_needs(struct builder *b, bool only_tile)
 {
     for (int n = b->graph->node_count - 1; n >= 0; n--)
         for (int k = 0; b->need[n] && (!only_tile || b->site[n] == SITE_TILE) && k < b->graph->node[n].input_count; k++)
-            if (reads_value(b, n, k))
+            if (reads_as_value(&b->graph->node[n], k))
                 b->need[b->graph->node[n].input[k]] = true;
 }
 
