@@ -4,7 +4,7 @@ PREFIX  ?= /usr/local
 BUILD   ?= build
 CFLAGS  ?= -O3 -g
 WARN    := -Wall -Wextra -Wpedantic -Werror
-ALL     =  -std=c11 -D_GNU_SOURCE $(WARN) -fopenmp -fPIC -fvisibility=hidden -Iinclude -Isrc $(CFLAGS)
+ALL     =  -std=c11 -D_GNU_SOURCE $(WARN) -pthread -fPIC -fvisibility=hidden -Iinclude -Isrc $(CFLAGS)
 LIBS    := -ldl -lm
 
 SOURCES := $(sort $(wildcard src/*/*.c)) $(BUILD)/generated/standard_programs.c $(BUILD)/generated/device_text.c
