@@ -188,26 +188,35 @@ static void write_call(struct writer *w, const struct node *node)
     output_add(w->text, ")");
 }
 
+/* `*`, `/` and `@` bind equally tightly; a reader should not have to know that. */
 static void write_products(struct writer *w, const struct node *node)
 {
     for (int i = 0; i < node->input_count; i += 2) {
         output_add(w->text, i == 0 ? "" : " + ");
-        write_node(w, node->input[i], BIND_PRODUCT);
+        write_node(w, node->input[i], BIND_UNARY);
         output_add(w->text, " @ ");
         write_node(w, node->input[i + 1], BIND_UNARY);
     }
+}
+
+/* Left-associative; comparisons do not associate. A matrix product that is a factor stands in parentheses. */
+static void write_operator(struct writer *w, const struct node *node, int row)
+{
+    enum binding binding = operators[row].binding, left = binding == BIND_COMPARISON ? BIND_SUM : binding;
+    if (binding == BIND_PRODUCT && w->graph->node[node->input[0]].op == OP_GEMM)
+        left = BIND_UNARY;
+    write_node(w, node->input[0], left);
+    output_add(w->text, " %s ", operators[row].sign);
+    write_node(w, node->input[1], binding + 1);
 }
 
 static void write_form(struct writer *w, const struct node *node)
 {
     char number[NUMBER_TEXT];
     int row = operator_row(node->op);
-    if (row >= 0) {
-        enum binding binding = operators[row].binding; /* left-associative; comparisons do not associate */
-        write_node(w, node->input[0], binding == BIND_COMPARISON ? BIND_SUM : binding);
-        output_add(w->text, " %s ", operators[row].sign);
-        write_node(w, node->input[1], binding + 1);
-    } else if (op_is_reduction(node->op))
+    if (row >= 0)
+        write_operator(w, node, row);
+    else if (op_is_reduction(node->op))
         write_reduction(w, node);
     else if (node->op == OP_GEMM)
         write_products(w, node);

@@ -113,15 +113,33 @@ static bool reserve(struct symbols *names, const char *name, bool *taken)
     return *taken || symbols_add(names, name, length, SYMBOL_VALUE, 0) >= 0;
 }
 
-/* The next of v1, v2, .. that is free. */
-static bool generate(struct symbols *names, int *counter, char text[16], const char **name)
+/* What people call such a value; NULL: nothing in particular. */
+static const char *usual_name(enum op op)
 {
-    bool taken;
-    do {
+    static const struct {
+        enum op op;
+        const char *name;
+    } usual[] = {{OP_RSQRT, "r"}, {OP_SIGMOID, "s"}, {OP_TANH, "t"}, {OP_EXP, "e"}, {OP_GEMM, "z"}, {OP_INDEX, "j"}};
+    for (size_t i = 0; i < sizeof usual / sizeof *usual; i++)
+        if (usual[i].op == op)
+            return usual[i].name;
+    return NULL;
+}
+
+/* The usual name if it is free, else the next of v1, v2, .. that is. */
+static bool generate(struct symbols *names, const char *usual, int *counter, char text[16], const char **name)
+{
+    bool taken = true;
+    if (usual != NULL) {
+        snprintf(text, 16, "%s", usual);
+        if (!reserve(names, text, &taken))
+            return false;
+    }
+    while (taken) {
         snprintf(text, 16, "v%d", ++*counter);
         if (!reserve(names, text, &taken))
             return false;
-    } while (taken);
+    }
     *name = text;
     return true;
 }
@@ -157,14 +175,14 @@ static bool name_values(struct text_plan *plan, const bool *is_value, const int 
     for (int i = 0; i < plan->value_count && good; i++) {
         int n = plan->value[i], second = other[n];
         if (!plan->name[n])
-            good = generate(&names, &counter, plan->generated[n][0], &plan->name[n]);
+            good = generate(&names, usual_name(graph->node[n].op), &counter, plan->generated[n][0], &plan->name[n]);
         if (!good || !is_twin(graph->node[n].op))
             continue;
         if (second < 0)
-            good = generate(&names, &counter, plan->generated[n][1], &plan->other_name[n]);
+            good = generate(&names, NULL, &counter, plan->generated[n][1], &plan->other_name[n]);
         else {
             if (!plan->name[second])
-                good = generate(&names, &counter, plan->generated[second][0], &plan->name[second]);
+                good = generate(&names, NULL, &counter, plan->generated[second][0], &plan->name[second]);
             plan->other_name[n] = plan->name[second];
         }
     }

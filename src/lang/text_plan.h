@@ -13,7 +13,7 @@ struct text_plan {
     int axis[MAX_AXES]; /* those that need an `axis` statement, in order */
     int axis_count;
     const char **name;        /* what naming.name points at */
-    char (*generated)[2][16]; /* v1, v2, ..: one a value of its own, and one for a twin that nothing uses */
+    char (*generated)[2][16]; /* r, v1, ..: one a value of its own, and one for a twin that nothing uses */
 };
 
 bool text_plan_create(struct text_plan *plan, const struct graph *graph); /* false: no memory */
