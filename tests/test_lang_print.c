@@ -69,7 +69,7 @@ static void operators_bind_as_in_python(void **state)
         {"A @ W.T * a", "(A @ W.T) * a"},
         {"A @ W.T / a", "(A @ W.T) / a"},
         {"A * B @ W.T", "(A * B) @ W.T"},
-        {"A @ W.T @ V", "(A @ W.T) @ V"},
+        {"A @ W.T @ V @ W.T", "((A @ W.T) @ V) @ W.T"},
         {"-A @ W.T", "-A @ W.T"},
         {"-(A @ W.T) * a", "-(A @ W.T) * a"},
         {"a * (A @ W.T)", "a * (A @ W.T)"},
