@@ -247,6 +247,12 @@ static const struct example examples[] = {
      "M=1 N=4",
      {1, 2, 3, 4},
      {2, 1, 4, 3}},
+    {"join takes a number, one value a row, or one a pair",
+     "program p { in x : f32[M, N]; in r : f32[M]; in h : f32[N/2]\n a, b = pairs(x)\n"
+     "out y : f32[M, N] = join(a, 7) + join(r, b) + join(h, b) }",
+     "M=2 N=4",
+     {1, 2, 3, 4, 5, 6, 7, 8, 100, 200, 1000, 2000},
+     {1101, 11, 2103, 15, 1205, 19, 2207, 23}},
     {"halves take columns h apart",
      "program p { in x : f32[M, N]\n a, b = halves(x, 2)\n"
      "out y : f32[M, N/2] = a - 10 * b }",
@@ -259,6 +265,12 @@ static const struct example examples[] = {
      "M=1 N=8",
      {1, 2, 3, 4, 5, 6, 7, 8},
      {3, 4, 1, 2, 7, 8, 5, 6}},
+    {"join_halves takes a number, one value a row, or one a column of a half",
+     "program p { in x : f32[M, N]; in r : f32[M]; in h : f32[N/2]\n a, b = halves(x, 2)\n"
+     "out y : f32[M, N] = join_halves(a, 7, 2) + join_halves(r, b, 2) + join_halves(h, b, 2) }",
+     "M=1 N=8",
+     {1, 2, 3, 4, 5, 6, 7, 8, 100, 1000, 2000, 3000, 4000},
+     {1101, 2102, 13, 15, 3105, 4106, 21, 23}},
     {"values of halves meet operands of half the width",
      "program p { in x : f32[M, N]; in z : f32[M, N/2]\n"
      "a, b = halves(x, 1)\n out y : f32[M, N/2] = a * b + z }",

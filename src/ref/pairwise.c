@@ -39,21 +39,32 @@ coda_status ref_split(const struct evaluation *e, const struct node *node, struc
     return CODA_OK;
 }
 
+/* Half k of the columns, read as elementwise operations read an operand: a number or a row value is repeated. */
+static coda_status join_half(const struct evaluation *e, const struct node *node, int k, int64_t h, struct value *y)
+{
+    static const enum op half[2][2] = {{OP_EVEN, OP_ODD}, {OP_FIRST, OP_SECOND}};
+    const struct value *x = input_value(e, node, k);
+    enum op op = half[node->op == OP_JOIN_HALVES][k];
+    struct shape narrow = node->shape;
+    struct reading reading;
+    narrow.dim[1].form = node->op == OP_JOIN ? DIM_RUNS : DIM_HALVES;
+    narrow.dim[1].run = node->op == OP_JOIN ? (struct extent){-1, 2} : node->run;
+    coda_status status = reading_create(&x->shape, &narrow, e->launch->size, &reading, e->error);
+    if (status != CODA_OK)
+        return status;
+    status = check_halves(e, node, h, reading.columns, y->columns);
+    for (int64_t i = 0; i < y->rows && status == CODA_OK; i++)
+        for (int64_t j = 0; j < reading.columns; j++)
+            y->data[i * y->columns + wide_column(op, h, j)] = x->data[reading.row[i] + reading.column[j]];
+    reading_release(&reading);
+    return status;
+}
+
 coda_status ref_join(const struct evaluation *e, const struct node *node, struct value *y)
 {
-    bool adjacent = node->op == OP_JOIN;
-    int64_t h = adjacent ? 1 : extent_size(&node->run, e->launch->size);
-    for (int k = 0; k < 2; k++) {
-        const struct value *x = input_value(e, node, k);
-        enum op half = adjacent ? (k == 0 ? OP_EVEN : OP_ODD) : (k == 0 ? OP_FIRST : OP_SECOND);
-        coda_status status = check_halves(e, node, h, x->columns, y->columns);
-        if (status != CODA_OK)
-            return status;
-        for (int64_t i = 0; i < y->rows; i++)
-            for (int64_t j = 0; j < x->columns; j++)
-                y->data[i * y->columns + wide_column(half, h, j)] = x->data[i * x->columns + j];
-    }
-    return CODA_OK;
+    int64_t h = node->op == OP_JOIN ? 1 : extent_size(&node->run, e->launch->size);
+    coda_status status = join_half(e, node, 0, h, y);
+    return status == CODA_OK ? join_half(e, node, 1, h, y) : status;
 }
 
 /* Rotates one head: pair i by the angle whose cosine is angles[i] and sine angles[width / 2 + i]. */

@@ -197,8 +197,9 @@ static void join(const struct evaluator *e, const struct node *n, struct numbers
             const struct numbers *x = input(e, n, part);
             const struct shape *from = &input_node(e, n, part)->shape;
             int64_t column = j / (2 * h) * h + j % h;
-            /* A part may be a vector of rows or a scalar: then it is the same for every column. */
-            int64_t at = from->rank == 2 ? i * x->columns + column : x->columns == y->columns / 2 ? column : 0;
+            /* A part may be a number, one value a row, or one a column of its half. */
+            bool of_rows = from->rank == 1 && dim_equal(&from->dim[0], &n->shape.dim[0]);
+            int64_t at = from->rank == 2 ? i * x->columns + column : from->rank == 0 ? 0 : of_rows ? i : column;
             copy(x, at, y, i * y->columns + j);
         }
 }

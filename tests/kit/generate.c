@@ -168,8 +168,8 @@ static const struct form unary[] = {
     {"$ * @", 1, 2, true},
     {"cast($, bf16)", 1, 1, false},
     {"cast($, f16)", 1, 1, false},
-    {"where($ > 0.5, @, -1)", 1, 1, false},
-    {"($ <= 0) + 0.5", 1, 0, false},
+    {"where($ > 0.5, @, -1)", 1, 1, true},
+    {"($ <= 0) + 0.5", 1, 0, true},
     {"1 / (1 + exp(-$))", 1, 0, true},
 };
 
@@ -177,13 +177,13 @@ static const struct form binary[] = {
     {"$ + $", 2, 1, true},          {"$ - $", 2, 1, true},
     {"$ * $", 2, 2, true},          {"$ / (abs($) + 0.5)", 2, 1, true},
     {"max($, $)", 2, 1, true},      {"min($, $)", 2, 1, true},
-    {"$ * sigmoid($)", 2, 1, true}, {"where($ < $, @, 0.25)", 2, 1, false},
-    {"($ != $) * @", 2, 1, false},  {"-$ + 3 * $", 2, 1, true},
+    {"$ * sigmoid($)", 2, 1, true}, {"where($ < $, @, 0.25)", 2, 1, true},
+    {"($ != $) * @", 2, 1, true},   {"-$ + 3 * $", 2, 1, true},
 };
 
 static const struct form ternary[] = {
     {"$ * $ + $", 3, 2, true},
-    {"where($ >= $, $, @)", 3, 1, false},
+    {"where($ >= $, $, @)", 3, 1, true},
     {"clamp($, -abs($), abs($))", 3, 1, true},
     {"($ + $) * $", 3, 2, true},
 };
@@ -300,8 +300,13 @@ static void split_statement(struct builder *b)
     int used[2] = {statement(b, kind, one), statement(b, kind, two)};
     if (chance(b, 60)) {
         char text[96];
-        snprintf(text, sizeof text, pairs ? "join(%s, %s)" : "join_halves(%s, %s, %d)", name(b, used[0]),
-                 name(b, used[1]), h);
+        const char *part[2] = {name(b, used[0]), name(b, used[1])};
+        int narrow = below(b, 8); /* now and then one of them is a number or one value a row */
+        if (narrow < 2)
+            used[narrow] = chance(b, 50) ? choose(b, ROW) : -1;
+        if (narrow < 2)
+            part[narrow] = used[narrow] < 0 ? "0.75" : name(b, used[narrow]);
+        snprintf(text, sizeof text, pairs ? "join(%s, %s)" : "join_halves(%s, %s, %d)", part[0], part[1], h);
         define(b, TILE, 0, 4, text, used, 2);
     }
 }
