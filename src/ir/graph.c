@@ -71,6 +71,7 @@ void graph_free(struct graph *graph)
     for (int i = 0; i < graph->node_count; i++)
         free(graph->node[i].name);
     free(graph->node);
+    free(graph->operand);
     free(graph->name);
     free(graph);
 }
@@ -89,12 +90,18 @@ struct graph *graph_copy(const struct graph *graph)
 {
     struct graph *copy = malloc(sizeof *copy);
     struct node *nodes = calloc(graph->node_count ? (size_t)graph->node_count : 1, sizeof *nodes);
-    if (!copy || !nodes) {
+    struct operand *operands = calloc(graph->operand_count ? (size_t)graph->operand_count : 1, sizeof *operands);
+    if (!copy || !nodes || !operands) {
         free(copy);
         free(nodes);
+        free(operands);
         return NULL;
     }
     *copy = *graph;
+    copy->operand = operands;
+    copy->operand_capacity = graph->operand_count ? graph->operand_count : 1;
+    if (graph->operand_count)
+        memcpy(operands, graph->operand, (size_t)graph->operand_count * sizeof *operands);
     copy->node = nodes;
     copy->node_capacity = graph->node_count ? graph->node_count : 1;
     if (graph->node_count)

@@ -14,9 +14,10 @@ enum {
     MAX_AXES = 24,
     MAX_AXIS_TERMS = 6,
     MAX_NODES = 1 << 16,
-    MAX_OPERANDS = 64,
-    MAX_PRODUCTS = 8, /* products summed in one accumulator */
-    MAX_STACK = 8,    /* weights stacked in one operand */
+    MAX_OPERANDS = 64,        /* of a program or block: what a launch takes */
+    MAX_GRAPH_OPERANDS = 512, /* of a graph between: a block with its gradients */
+    MAX_PRODUCTS = 8,         /* products summed in one accumulator */
+    MAX_STACK = 8,            /* weights stacked in one operand */
     MAX_INPUTS = 2 * MAX_PRODUCTS,
 };
 
@@ -141,12 +142,13 @@ struct parameter {
 struct graph {
     char *name;
     bool is_block;
+    bool between; /* a step of the compiler, which no launch takes: up to MAX_GRAPH_OPERANDS operands */
     int axis_count;
     struct axis axis[MAX_AXES];
     int node_count, node_capacity;
     struct node *node;
-    int operand_count; /* in the order of the text */
-    struct operand operand[MAX_OPERANDS];
+    int operand_count, operand_capacity;
+    struct operand *operand; /* in the order of the text */
     int parameter_count;
     struct parameter parameter[MAX_OPERANDS];
 };

@@ -1,6 +1,7 @@
 /* Building graphs: operands, leaves and elementwise operations. */
 #include "ir/build.h"
 #include <stdlib.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---------------------------------------------------------------- operands and leaves */
@@ -8,6 +9,14 @@
 static int add_operand(struct graph *graph, const char *name, coda_role role, coda_dtype dtype,
                        const struct shape *shape, int node, struct complaint *why)
 {
+    if (graph->operand_count == graph->operand_capacity) {
+        int larger = graph->operand_capacity ? 2 * graph->operand_capacity : 16;
+        struct operand *grown = realloc(graph->operand, (size_t)larger * sizeof *grown);
+        if (!grown)
+            return refuse(why, CODA_MEMORY, "", "no memory for an operand");
+        graph->operand = grown;
+        graph->operand_capacity = larger;
+    }
     struct operand *operand = &graph->operand[graph->operand_count];
     memset(operand, 0, sizeof *operand);
     operand->name = strdup(name);
@@ -34,10 +43,12 @@ static bool room_for_operand(const struct graph *graph, const char *name, struct
 {
     if (!name_is_free(graph, name, why))
         return false;
-    if (graph->operand_count < MAX_OPERANDS)
+    int most = graph->between ? MAX_GRAPH_OPERANDS : MAX_OPERANDS;
+    if (graph->operand_count < most)
         return true;
-    refuse(why, CODA_UNSUPPORTED, "Split the program in two.",
-           "`%.100s` is one operand too many: a program has at most %d", name, MAX_OPERANDS);
+    refuse(why, CODA_UNSUPPORTED, graph->between ? "Split the block in two." : "Split the program in two.",
+           "`%.100s` is one operand too many: a %s has at most %d", name,
+           graph->between ? "block with its gradients" : "program", most);
     return false;
 }
 

@@ -4,6 +4,8 @@
 
 #include "ir/graph.h"
 
+enum { MAX_TEXT = 1 << 22, MAX_UNITS = 1024 }; /* bytes of a text; programs and blocks in it */
+
 /* A list of graphs that came from one text. */
 struct unit {
     int count;
@@ -11,7 +13,7 @@ struct unit {
 };
 
 /* Parses `text`, checks programs for block-locality, reports every error found (file:line:column, source line, caret,
- * reason, advice) into `error`. Bounded in time and memory: nesting <= 200, nodes <= MAX_NODES, names <= 200 bytes. */
+ * reason, advice) into `error`. Bounded in time and memory: nesting <= 200, nodes <= MAX_NODES, names <= 200 bytes, MAX_TEXT, MAX_UNITS. */
 coda_status parse(const char *text, size_t length, const char *file_name, struct unit *unit, coda_error *error);
 void unit_free(struct unit *unit);
 

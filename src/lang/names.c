@@ -104,6 +104,14 @@ static void report_unknown(struct parser *parser, const struct token *name, bool
         diagnostics_report(parser->diagnostics, token_span(name), NULL, "unknown");
         return;
     }
+    for (int i = 0; i < 2; i++)
+        if (token_length(&parser->defining[i]) == length &&
+            memcmp(token_text(parser, &parser->defining[i]), text, (size_t)length) == 0) {
+            diagnostics_report(parser->diagnostics, token_span(name),
+                               "Statements run once, in order: give the new value a name of its own.",
+                               "`%.*s` is used in its own definition", length, text);
+            return;
+        }
     int line = line_of_later_definition(parser, name);
     if (line > 0) {
         diagnostics_report(parser->diagnostics, token_span(name), "Move its definition before its first use.",

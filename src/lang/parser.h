@@ -9,7 +9,7 @@
 #include "lang/lexer.h"
 #include "lang/symbols.h"
 
-enum { MAX_NESTING = 200, MAX_TEXT = 1 << 22, MAX_UNITS = 1024 };
+enum { MAX_NESTING = 200 };
 
 struct parser {
     struct lexer lexer;    /* stands after `token` */
@@ -18,7 +18,8 @@ struct parser {
     struct diagnostics *diagnostics;
     struct graph *graph;
     struct symbols symbols;
-    int depth; /* of parentheses, calls and signs */
+    struct token defining[2]; /* the names of the values whose statement is read; length 0: none */
+    int depth;                /* of parentheses, calls and signs */
     int nodes_with_span;
     bool sets_spans;
     bool lost; /* in a statement whose grammar is wrong */

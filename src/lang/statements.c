@@ -206,6 +206,7 @@ static int define_value(struct parser *parser, const struct token *name, int nod
 static void parse_value(struct parser *parser, const struct token *name)
 {
     int node = -1;
+    parser->defining[0] = *name;
     if (parser_at(parser, TOKEN_ACCUMULATE))
         parser_unexpected(parser, "`=`", "Only an `out` adds to what is there; a value is defined once.");
     else if (parser_at(parser, TOKEN_COLON))
@@ -225,6 +226,8 @@ static void parse_twin(struct parser *parser, const struct token *first)
     parser_advance(parser);
     struct token second = parser->token;
     bool named = parser_expect(parser, TOKEN_NAME, "a second name", advice);
+    parser->defining[0] = *first;
+    parser->defining[1] = second;
     if (named && parser_at(parser, TOKEN_COMMA))
         parser_unexpected(parser, "`=` after two names", advice);
     if (named && !parser->lost && parser_expect(parser, TOKEN_ASSIGN, "`=`", advice)) {
@@ -277,6 +280,7 @@ static void report_word(struct parser *parser, const struct token *word)
 void parse_statement(struct parser *parser)
 {
     struct token first = parser->token;
+    parser->defining[0] = parser->defining[1] = (struct token){0};
     if (first.kind != TOKEN_NAME) {
         bool is_operator = first.kind > TOKEN_ACCUMULATE || first.kind == TOKEN_DOT;
         parser_unexpected(parser, "a statement",

@@ -132,7 +132,7 @@ coda_status evaluate(const struct graph *graph, const struct launch *launch, str
 
 coda_status ref_evaluate(const struct graph *graph, const struct launch *launch, double **out_values, coda_error *error)
 {
-    struct value outs[MAX_OPERANDS] = {0};
+    struct value outs[MAX_GRAPH_OPERANDS] = {0};
     coda_status status = evaluate(graph, launch, outs, error);
     for (int o = 0; o < graph->operand_count; o++) {
         if (status == CODA_OK && outs[o].data != NULL && out_values[o] != NULL)

@@ -15,8 +15,8 @@ int template_apply(struct templates *templates, struct builder *b, enum op op, i
 
 /* What differentiation is asked for. */
 struct request {
-    bool wanted[MAX_OPERANDS]; /* `in`s that get a gradient */
-    bool silent[MAX_OPERANDS]; /* outs on which no gradient arrives */
+    bool wanted[MAX_GRAPH_OPERANDS]; /* `in`s that get a gradient */
+    bool silent[MAX_GRAPH_OPERANDS]; /* outs on which no gradient arrives */
 };
 
 /* A graph and its gradient: the nodes of the forward, then those of the backward. */

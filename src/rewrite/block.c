@@ -51,6 +51,7 @@ coda_status rewrite_block(const struct graph *block, const coda_rewrite_options 
     bool made = block->is_block && (backward ? append_both(block, passes, unit, wanted, &why)
                                              : append_forward(block, NULL, passes, unit, wanted, &why) &&
                                                    add_buffers(unit, block, NULL, wanted, &why));
+    made = made && unit_is_acceptable(unit, block->name, &why);
     if (made && text != NULL && report.failed) {
         refuse(&why, CODA_MEMORY, "", "no memory for the report");
         made = false;

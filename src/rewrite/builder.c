@@ -23,6 +23,8 @@ bool builder_open(struct builder *b, const struct graph *like, const char *name,
     b->slot_count = 256;
     b->slot = calloc((size_t)b->slot_count, sizeof *b->slot);
     b->graph = graph_new(name, is_block);
+    if (b->graph != NULL)
+        b->graph->between = true;
     if (b->slot != NULL && b->graph != NULL && copy_axes(like, b->graph))
         return true;
     refuse(&b->why, CODA_MEMORY, "", "no memory for a graph");

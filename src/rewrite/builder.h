@@ -15,7 +15,7 @@ struct builder {
     bool plain; /* equal nodes are one node, but nothing else is simplified */
 };
 
-/* A new graph with the name and axes of `like`. False: no memory, with why set; builder_release is still allowed. */
+/* A new graph, a step of the compiler, with the name and axes of `like`. False: no memory, with why set; builder_release is still allowed. */
 bool builder_open(struct builder *b, const struct graph *like, const char *name, bool is_block);
 /* Hands the graph over; NULL, with why set, where any construction was refused. Releases the rest. */
 struct graph *builder_close(struct builder *b);

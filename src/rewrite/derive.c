@@ -164,6 +164,8 @@ static bool add_saves(struct derivation *d, struct complaint *why)
     struct names names = {0};
     d->with_saves = graph_copy(d->program);
     bool made = d->with_saves != NULL && names_open(&names, d->joint.graph);
+    if (d->with_saves != NULL)
+        d->with_saves->between = d->program->is_block; /* a program with its saves is run */
     for (int o = 0; o < d->program->operand_count && made; o++)
         made = names_take(&names, d->program->operand[o].name);
     if (!made)

@@ -206,6 +206,7 @@ struct graph *emit_piece(struct cutting *cutting, int p)
     struct builder b;
     struct emission e = {cutting, &b, p, ++cutting->walk};
     if (builder_open(&b, cutting->graph, "", false)) {
+        b.graph->between = false;
         const struct piece *piece = &cutting->piece[p];
         for (int g = 0; g < piece->gemm_count; g++)
             make(&e, piece->gemm[g]);

@@ -38,6 +38,8 @@ coda_status differentiate(const struct graph *program, const char *wrt, const ch
     struct graph *backward = derive_open(&d, program, wrt, save, &why) ? derive_backward(&d, NULL, &why) : NULL;
     if (backward != NULL && append_forward(&d, unit, &why))
         cut_graph(backward, program, backward->name, true, true, unit, NULL, &why);
+    if (why.status == CODA_OK)
+        unit_is_acceptable(unit, program->name, &why);
     graph_free(backward);
     derive_close(&d);
     if (why.status == CODA_OK)

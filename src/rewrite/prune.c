@@ -83,7 +83,7 @@ void prune_axes(struct graph *graph)
 
 void order_operands(struct graph *graph)
 {
-    struct operand sorted[MAX_OPERANDS] = {0};
+    struct operand sorted[MAX_GRAPH_OPERANDS] = {0};
     int count = 0;
     for (int outs = 0; outs < 2; outs++)
         for (int o = 0; o < graph->operand_count; o++) {

@@ -19,6 +19,9 @@ coda_status differentiate(const struct graph *program, const char *wrt, const ch
 coda_status rewrite_block(const struct graph *block, const coda_rewrite_options *options, struct unit *unit,
                           char **report, coda_error *error);
 
+/* Is the unit, as text, within the limits of the parser? Sets *why where not. */
+bool unit_is_acceptable(const struct unit *unit, const char *name, struct complaint *why);
+
 /* Appends to `unit` (empty) one program an operator. */
 coda_status unfuse(const struct graph *program, struct unit *unit, coda_error *error);
 

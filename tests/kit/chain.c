@@ -213,7 +213,7 @@ bool chain_open(struct chain *chain, const struct graph *graph, const int64_t *s
 
 void chain_close(struct chain *chain)
 {
-    for (int o = 0; o < MAX_OPERANDS; o++)
+    for (int o = 0; o < MAX_GRAPH_OPERANDS; o++)
         free(chain->operand[o].value);
     memset(chain, 0, sizeof *chain);
 }
@@ -221,9 +221,9 @@ void chain_close(struct chain *chain)
 bool chain_run(struct chain *chain, char *message, size_t size)
 {
     const struct graph *graph = chain->graph;
-    coda_tensor tensor[MAX_OPERANDS] = {0};
-    double *out[MAX_OPERANDS] = {0}, parameter[MAX_OPERANDS];
-    void *memory[MAX_OPERANDS] = {0};
+    coda_tensor tensor[MAX_GRAPH_OPERANDS] = {0};
+    double *out[MAX_GRAPH_OPERANDS] = {0}, parameter[MAX_OPERANDS];
+    void *memory[MAX_GRAPH_OPERANDS] = {0};
     coda_error error = {0};
     coda_status status = CODA_OK;
     for (int o = 0; o < graph->operand_count && status == CODA_OK; o++) {

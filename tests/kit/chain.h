@@ -20,7 +20,7 @@ struct chain_operand {
 struct chain {
     const struct graph *graph;
     int64_t size[MAX_AXES];
-    struct chain_operand operand[MAX_OPERANDS];
+    struct chain_operand operand[MAX_GRAPH_OPERANDS];
 };
 
 /* Allocates the operands and fills the `in`s: ids in range, partials and vectors positive. False: a size is missing. */
