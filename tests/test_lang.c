@@ -86,7 +86,7 @@ static void every_mistake_is_reported_at_its_place(void **state)
         {A_MN "out Y : f32[M, N] = x + 1\nx = A",
          {"3:21: error: `x` is used here, but defined only later, in line 4"},
          1},
-        {A_MN "x = x + A\nout Y : f32[M, N] = x", {"3:5: error: unknown name `x`"}, 1},
+        {A_MN "x = x + A\nout Y : f32[M, N] = x", {"3:5: error: `x` is used in its own definition"}, 1},
         {A_MN "out X : f32[M, N] = A\nout Y : f32[M, N] = X",
          {"4:21: error: `X` is an out, which cannot be read back"},
          1},
