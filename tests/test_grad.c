@@ -358,7 +358,7 @@ static void standard_programs_agree_with_central_differences(void **state)
 
 static bool check_random(uint64_t seed, struct check *check, struct generated *program, char *text, size_t size)
 {
-    struct generator_options options = {.differentiable = true, .row_limit = 6, .column_limit = 12};
+    struct generator_options options = {.differentiable = true, .jumps = true, .row_limit = 6, .column_limit = 12};
     struct unit unit = {0};
     coda_error error = {0};
     bool fresh = program->count == 0;

@@ -145,47 +145,51 @@ static int define(struct builder *b, enum kind kind, int run, int power, const c
 struct form {
     const char *text;
     int inputs, power; /* of the result, in that of the first; 0: bounded */
-    bool smooth;
+    enum {
+        ROUNDS,
+        JUMPS,
+        SMOOTH
+    } nature; /* casts round; comparisons jump; the rest has derivatives almost everywhere */
 };
 
 static const struct form unary[] = {
-    {"tanh($)", 1, 0, true},
-    {"sigmoid($)", 1, 0, true},
-    {"silu($)", 1, 1, true},
-    {"gelu($)", 1, 1, true},
-    {"gelu_tanh($)", 1, 1, true},
-    {"erf($)", 1, 0, true},
-    {"relu($)", 1, 1, true},
-    {"abs($)", 1, 1, true},
-    {"-$", 1, 1, true},
-    {"exp(clamp($, -4, 4))", 1, 0, true},
-    {"log(abs($) + 1)", 1, 0, true},
-    {"sqrt(abs($) + 0.5)", 1, 0, true},
-    {"rsqrt($ * @ + 0.5)", 1, 0, true},
-    {"0.25 * $ - 1.5", 1, 1, true},
-    {"min($, 1.5)", 1, 1, true},
-    {"clamp($, -2, 3)", 1, 0, true},
-    {"$ * @", 1, 2, true},
-    {"cast($, bf16)", 1, 1, false},
-    {"cast($, f16)", 1, 1, false},
-    {"where($ > 0.5, @, -1)", 1, 1, true},
-    {"($ <= 0) + 0.5", 1, 0, true},
-    {"1 / (1 + exp(-$))", 1, 0, true},
+    {"tanh($)", 1, 0, SMOOTH},
+    {"sigmoid($)", 1, 0, SMOOTH},
+    {"silu($)", 1, 1, SMOOTH},
+    {"gelu($)", 1, 1, SMOOTH},
+    {"gelu_tanh($)", 1, 1, SMOOTH},
+    {"erf($)", 1, 0, SMOOTH},
+    {"relu($)", 1, 1, SMOOTH},
+    {"abs($)", 1, 1, SMOOTH},
+    {"-$", 1, 1, SMOOTH},
+    {"exp(clamp($, -4, 4))", 1, 0, SMOOTH},
+    {"log(abs($) + 1)", 1, 0, SMOOTH},
+    {"sqrt(abs($) + 0.5)", 1, 0, SMOOTH},
+    {"rsqrt($ * @ + 0.5)", 1, 0, SMOOTH},
+    {"0.25 * $ - 1.5", 1, 1, SMOOTH},
+    {"min($, 1.5)", 1, 1, SMOOTH},
+    {"clamp($, -2, 3)", 1, 0, SMOOTH},
+    {"$ * @", 1, 2, SMOOTH},
+    {"cast($, bf16)", 1, 1, ROUNDS},
+    {"cast($, f16)", 1, 1, ROUNDS},
+    {"where($ > 0.5, @, -1)", 1, 1, JUMPS},
+    {"($ <= 0) + 0.5", 1, 0, JUMPS},
+    {"1 / (1 + exp(-$))", 1, 0, SMOOTH},
 };
 
 static const struct form binary[] = {
-    {"$ + $", 2, 1, true},          {"$ - $", 2, 1, true},
-    {"$ * $", 2, 2, true},          {"$ / (abs($) + 0.5)", 2, 1, true},
-    {"max($, $)", 2, 1, true},      {"min($, $)", 2, 1, true},
-    {"$ * sigmoid($)", 2, 1, true}, {"where($ < $, @, 0.25)", 2, 1, true},
-    {"($ != $) * @", 2, 1, true},   {"-$ + 3 * $", 2, 1, true},
+    {"$ + $", 2, 1, SMOOTH},          {"$ - $", 2, 1, SMOOTH},
+    {"$ * $", 2, 2, SMOOTH},          {"$ / (abs($) + 0.5)", 2, 1, SMOOTH},
+    {"max($, $)", 2, 1, SMOOTH},      {"min($, $)", 2, 1, SMOOTH},
+    {"$ * sigmoid($)", 2, 1, SMOOTH}, {"where($ < $, @, 0.25)", 2, 1, JUMPS},
+    {"($ != $) * @", 2, 1, JUMPS},    {"-$ + 3 * $", 2, 1, SMOOTH},
 };
 
 static const struct form ternary[] = {
-    {"$ * $ + $", 3, 2, true},
-    {"where($ >= $, $, @)", 3, 1, true},
-    {"clamp($, -abs($), abs($))", 3, 1, true},
-    {"($ + $) * $", 3, 2, true},
+    {"$ * $ + $", 3, 2, SMOOTH},
+    {"where($ >= $, $, @)", 3, 1, JUMPS},
+    {"clamp($, -abs($), abs($))", 3, 1, SMOOTH},
+    {"($ + $) * $", 3, 2, SMOOTH},
 };
 
 static const struct form *choose_form(struct builder *b, const struct form *forms, int count)
@@ -193,7 +197,7 @@ static const struct form *choose_form(struct builder *b, const struct form *form
     const struct form *form;
     do
         form = &forms[below(b, count)];
-    while (b->options.differentiable && !form->smooth);
+    while (b->options.differentiable && form->nature < (b->options.jumps ? JUMPS : SMOOTH));
     return form;
 }
 

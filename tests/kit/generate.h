@@ -23,7 +23,8 @@ struct generated {
 /* What programs may hold: everything that a device runs, or only what a later pass can treat. */
 struct generator_options {
     bool no_gemm;        /* pointwise and reductions only */
-    bool differentiable; /* no casts, ids or += */
+    bool differentiable; /* no comparisons, casts, ids or += */
+    bool jumps;          /* differentiable ones with comparisons */
     int64_t row_limit;   /* sizes are 1 .. limit; 0: 80 */
     int64_t column_limit;
     int statements; /* of the epilogue; 0: random */
