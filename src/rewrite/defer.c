@@ -131,14 +131,12 @@ static int defer_product(struct rewriting *w, int left, int right, struct report
     }
     if (products != 1 || (vectors > 0 && has_stack(w, w->made[right])))
         goto done;
+    if (!apply_rule(report, vectors > 0 ? RULE_DEFERRED_MEAN : RULE_DEFERRED_SCALE, w->graph, left))
+        goto done;
     made = build_number(w->b, 0);
     for (int g = 0; g < count; g++)
         made = build_binary(w->b, OP_ADD, made, build_group(w, &group[g], &shape, w->made[right], &matrix));
     keep_name(w, matrix, left);
-    report_rule(report, RULE_DEFERRED_SCALE, w->graph, left);
-    report_saving(report, w->graph, left);
-    if (vectors > 0)
-        report_rule(report, RULE_DEFERRED_MEAN, w->graph, left);
 done:
     free(group);
     free(sum);
@@ -190,8 +188,8 @@ static int expand_reduction(struct rewriting *w, int n, struct report *report)
             goto done;
         }
     }
-    made = build_sum(w->b, NULL, result);
-    report_rule(report, RULE_EXPANDED_SUM, w->graph, n);
+    if (apply_rule(report, RULE_EXPANDED_SUM, w->graph, n))
+        made = build_sum(w->b, NULL, result);
 done:
     free(sum);
     free(result);

@@ -212,8 +212,10 @@ static void mark_forward(struct derivation *d)
 static void report_saves(const struct derivation *d, struct report *report)
 {
     for (int n = 0; n < d->joint.graph->node_count && report != NULL; n++)
-        if (d->saved[n])
+        if (d->saved[n]) {
             report_rule(report, RULE_KEPT, d->joint.graph, n);
+            report_figure(report, "costs a write and a read of %s", d->joint.graph, n, d->stored[n].dtype);
+        }
 }
 
 struct graph *derive_backward(struct derivation *d, struct report *report, struct complaint *why)

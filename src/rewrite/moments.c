@@ -82,15 +82,18 @@ static bool group_product(struct cutting *cutting, int n, bool leaf)
 {
     const struct graph *graph = cutting->graph;
     for (int p = 0; p < cutting->piece_count; p++)
-        if (cutting->piece[p].leaf == leaf && makes_twin(graph, &cutting->piece[p], n)) {
+        if (cutting->piece[p].leaf == leaf && makes_twin(graph, &cutting->piece[p], n) &&
+            apply_rule(cutting->report, RULE_TWIN, graph, n)) {
             cutting->piece[p].gemm[cutting->piece[p].gemm_count++] = n;
             cutting->group[n] = p;
-            report_rule(cutting->report, RULE_TWIN, graph, n);
             return true;
         }
     const struct shape *shape = &graph->node[n].shape;
-    if (graph->node[n].input_count > 2)
+    if (graph->node[n].input_count > 2) {
         report_rule(cutting->report, RULE_SUMMED, graph, n);
+        report_figure(cutting->report, "saves a kernel, and for each further product a write and a read of %s", graph,
+                      n, stored_dtype(cutting, n));
+    }
     if (!add_piece(cutting, (moment)PERIOD * cutting->piece_count, leaf, shape->dim[0].axis, shape->dim[1].axis))
         return false;
     struct piece *piece = &cutting->piece[cutting->piece_count - 1];

@@ -264,11 +264,7 @@ static int move_sum(struct moving *m, int n)
         total = total < 0 ? part : build_binary(m->w.b, OP_ADD, total, part);
     }
     free(sum);
-    if (!applies)
-        return -1;
-    report_rule(m->report, RULE_MOVED_DOT, m->w.graph, n);
-    report_saving(m->report, m->w.graph, node.input[0]);
-    return total;
+    return applies && apply_rule(m->report, RULE_MOVED_DOT, m->w.graph, n) ? total : -1;
 }
 
 static int move_node(struct moving *m, int n)

@@ -1,6 +1,7 @@
 #include "rewrite/report.h"
 #include "lang/lang.h"
 
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,15 +44,80 @@ void report_statement(struct report *report, const struct graph *graph, int node
                 strlen(text) > 200 ? ".." : "");
 }
 
-void report_saving(struct report *report, const struct graph *graph, int node)
+int report_application(struct report *report, const char *what, bool *fresh)
 {
-    char shape[160];
-    shape_print(graph, &graph->node[node].shape, shape, sizeof shape);
-    report_line(report, "    saves 1 kernel, a write and a read of %s", shape);
+    *fresh = false;
+    for (int i = 0; i < report->application_count; i++)
+        if (strcmp(report->application[i], what) == 0)
+            return i + 1;
+    if (report->application_count == report->application_room) {
+        int larger = report->application_room ? 2 * report->application_room : 32;
+        char **grown = realloc(report->application, (size_t)larger * sizeof *grown);
+        report->failed = report->failed || grown == NULL;
+        if (grown == NULL)
+            return 0;
+        report->application = grown;
+        report->application_room = larger;
+    }
+    char *copy = strdup(what);
+    report->failed = report->failed || copy == NULL;
+    if (copy == NULL)
+        return 0;
+    report->application[report->application_count++] = copy;
+    *fresh = true;
+    return report->application_count;
+}
+
+void report_saving(struct report *report, int number)
+{
+    if (number < 1 || number > report->gain_count || report->gain == NULL)
+        return;
+    const struct gain *gain = &report->gain[number - 1];
+    if (!gain->known)
+        report_line(report, "    without it no rule brings this block into programs");
+    else
+        report_line(report, "    saves %d kernel%s and %.2f MB", gain->kernels, gain->kernels == 1 ? "" : "s",
+                    gain->bytes * 1e-6);
+}
+
+/* Elements of a value under the dims; 0: a size is missing. */
+static double count_elements(const struct graph *graph, const coda_dims *dims, int node)
+{
+    int64_t size[MAX_AXES] = {0};
+    double elements = 1;
+    for (int i = 0; i < dims->count; i++) {
+        int axis = graph_find_axis(graph, dims->item[i].axis);
+        if (axis >= 0)
+            size[axis] = dims->item[i].size;
+    }
+    if (sizes_complete(graph, size, &(struct complaint){0}) != CODA_OK)
+        return 0;
+    for (int d = 0; d < graph->node[node].shape.rank; d++)
+        elements *= (double)dim_size(&graph->node[node].shape.dim[d], size);
+    return elements;
+}
+
+void report_figure(struct report *report, const char *format, const struct graph *graph, int node, coda_dtype dtype)
+{
+    char what[200], line[400];
+    if (report == NULL)
+        return;
+    double elements = report->dims != NULL ? count_elements(graph, report->dims, node) : 0;
+    if (elements > 0)
+        snprintf(what, sizeof what, "%.2f MB", elements * (double)coda_dtype_size(dtype) * 1e-6);
+    else
+        shape_print(graph, &graph->node[node].shape, what, sizeof what);
+    const char *place = strstr(format, "%s");
+    int before = place != NULL ? (int)(place - format) : (int)strlen(format);
+    snprintf(line, sizeof line, "%.*s%s%s", before, format, place != NULL ? what : "", place != NULL ? place + 2 : "");
+    report_line(report, "    %s", line);
 }
 
 void report_free(struct report *report)
 {
+    for (int i = 0; i < report->application_count; i++)
+        free(report->application[i]);
+    free(report->application);
     free(report->text);
     memset(report, 0, sizeof *report);
 }

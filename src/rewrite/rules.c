@@ -1,4 +1,7 @@
 #include "rewrite/rules.h"
+#include "lang/lang.h"
+
+#include <stdio.h>
 
 static const struct {
     const char *name, *statement;
@@ -33,6 +36,26 @@ const char *rule_name(enum rule rule)
 const char *rule_statement(enum rule rule)
 {
     return rules[rule].statement;
+}
+
+bool apply_rule(struct report *report, enum rule rule, const struct graph *graph, int node)
+{
+    char what[1200], text[1024];
+    bool fresh;
+    if (report == NULL)
+        return true;
+    const char *name = graph->node[node].name;
+    print_expression(graph, node, text, sizeof text);
+    snprintf(what, sizeof what, "%s: %.60s %s", rules[rule].name, name != NULL ? name : "", text);
+    int number = report_application(report, what, &fresh);
+    if (number == report->without && number > 0)
+        return false;
+    if (!fresh)
+        return true;
+    report_line(report, "%d. %s: %s", number, rules[rule].name, rules[rule].statement);
+    report_statement(report, graph, node);
+    report_saving(report, number);
+    return true;
 }
 
 void report_rule(struct report *report, enum rule rule, const struct graph *graph, int node)

@@ -18,7 +18,11 @@ enum rule {
     RULE_COUNT
 };
 
-/* The name and the statement in one line, then the statement of the text that it was applied to. */
+/* May the rule be applied there? Yes, unless the report asks for the programs without this application; it is reported
+ * with its number. Applying a rule ends with this question. */
+bool apply_rule(struct report *report, enum rule rule, const struct graph *graph, int node);
+/* The same of what cannot be left out: the name and the statement of the rule in one line, then what it was applied to.
+ */
 void report_rule(struct report *report, enum rule rule, const struct graph *graph, int node);
 const char *rule_name(enum rule rule);
 const char *rule_statement(enum rule rule);

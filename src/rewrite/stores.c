@@ -204,8 +204,11 @@ static int host_of(struct cutting *cutting, int n, const struct shape *shape, mo
         return refuse_pass(cutting, n);
     if (!add_piece(cutting, from, false, shape->dim[0].axis, shape->rank == 2 ? shape->dim[1].axis : -1))
         return -1;
-    if (extra)
+    if (extra) {
         report_rule(cutting->report, RULE_EXTRA_PASS, cutting->graph, n);
+        report_figure(cutting->report, "costs a kernel, and at least a write and a read of %s", cutting->graph, n,
+                      stored_dtype(cutting, n));
+    }
     return cutting->piece_count - 1;
 }
 
@@ -274,6 +277,7 @@ static bool place_runs(struct cutting *cutting, int n, moment last)
         return false;
     cutting->runs[n].piece = host;
     report_rule(cutting->report, RULE_SPLIT_SUM, graph, n);
+    report_figure(cutting->report, "saves a kernel, and a read of %s", graph, x, stored_dtype(cutting, x));
     return name_store(cutting, n, &cutting->runs[n], cutting->runs_stem) &&
            add_root(cutting, host, (struct root){n, true, -1});
 }

@@ -195,9 +195,11 @@ static int build_sum_over(struct tidying *t, const struct node *node, int x)
     term_multiply(b->graph, &all, inner, 1, -1);
     term_expand(b->graph, &all);
     split_along(b->graph, &all, node->axis, &inside, &outside);
-    bool rotated = !place && is_whole_run(node->run) && drop_rotations(b->graph, &inside, node->axis);
+    struct term straight = inside;
+    bool rotated = !place && is_whole_run(node->run) && drop_rotations(b->graph, &straight, node->axis) &&
+                   apply_rule(t->report, RULE_DROPPED_ROTATION, b->graph, x);
     if (rotated)
-        report_rule(t->report, RULE_DROPPED_ROTATION, b->graph, x);
+        inside = straight;
     outside.coefficient *= inside.coefficient;
     inside.coefficient = 1;
     if (all.full || (outside.count == 0 && outside.coefficient == 1 && !rotated))
