@@ -272,6 +272,12 @@ static void free_name(const struct walk *w, const char *stem, char *name, size_t
         snprintf(name, size, "d%.180s_%d", stem, i);
 }
 
+/* Gradients of 8-bit values have no scale that would bring them into 8 bits. */
+static coda_dtype gradient_dtype(coda_dtype dtype)
+{
+    return dtype == CODA_E4M3 || dtype == CODA_E5M2 ? CODA_BF16 : dtype;
+}
+
 static void seed_outs(struct walk *w, const struct request *request)
 {
     for (int o = 0; o < w->forward->operand_count && !builder_failed(w->b); o++) {
@@ -280,8 +286,9 @@ static void seed_outs(struct walk *w, const struct request *request)
         if (out->role == CODA_IN || request->silent[o] || out->dtype == CODA_I32 || !w->active[out->node])
             continue;
         free_name(w, out->name, name, sizeof name);
-        contribute(w, out->node,
-                   build_in(w->b, name, out->role == CODA_ACCUMULATE ? CODA_F32 : out->dtype, &out->shape));
+        contribute(
+            w, out->node,
+            build_in(w->b, name, out->role == CODA_ACCUMULATE ? CODA_F32 : gradient_dtype(out->dtype), &out->shape));
     }
 }
 
@@ -430,7 +437,7 @@ static void add_gradient_out(struct walk *w, const bool *used, int o)
         return;
     bool weight = usage == USED_RIGHT, matrix = operand->shape.rank == 2;
     int value = usage == USED_WHOLE ? w->gradient[x] : full_gradient(w, w->gradient[x], &operand->shape);
-    coda_dtype dtype = weight || !matrix || usage == USED_WHOLE ? CODA_F32 : operand->dtype;
+    coda_dtype dtype = weight || !matrix || usage == USED_WHOLE ? CODA_F32 : gradient_dtype(operand->dtype);
     add_out(w, operand->name, weight ? CODA_ACCUMULATE : CODA_OUT, dtype, value);
 }
 

@@ -28,7 +28,7 @@ struct joint {
 
 /* Appends to a copy of `forward` an `in dX` for every float out X (unless silent) and an out for the gradient of every
  * wanted `in`, and removes the forward's outs. Gradients:
- *   a matrix       [M, N], of the operand's type
+ *   a matrix       [M, N], of the operand's type; bf16 for an 8-bit one
  *   a weight       the right operand of a product: f32, accumulated in place; of a stack, rows end to end
  *   a vector       f32, whole: a sum over the other axis
  *   a partial      f32, constant along what the forward sums, so without that axis */
