@@ -57,9 +57,8 @@ coda_status rewrite_block(const struct graph *block, const coda_rewrite_options 
         made = false;
     }
     if (made && text != NULL)
-        *text = report.text;
-    else
-        report_free(&report);
+        *text = report_take(&report);
+    report_free(&report);
     if (made)
         return CODA_OK;
     unit_free(unit);

@@ -113,6 +113,14 @@ void report_figure(struct report *report, const char *format, const struct graph
     report_line(report, "    %s", line);
 }
 
+char *report_take(struct report *report)
+{
+    char *text = report->text;
+    report->text = NULL;
+    report->length = report->room = 0;
+    return text;
+}
+
 void report_free(struct report *report)
 {
     for (int i = 0; i < report->application_count; i++)

@@ -34,6 +34,7 @@ int report_application(struct report *report, const char *what, bool *fresh);
 void report_saving(struct report *report, int number);
 /* "%s" takes the shape of the node, or its bytes where sizes are known: "saves a kernel, and a read of 33.55 MB". */
 void report_figure(struct report *report, const char *format, const struct graph *graph, int node, coda_dtype dtype);
+char *report_take(struct report *report); /* the text, which is the caller's from then on */
 void report_free(struct report *report);
 
 #endif
