@@ -23,7 +23,8 @@ static const struct known {
     {"dtype", TEXT, offsetof(struct arguments, dtype)},         {"output", TEXT, offsetof(struct arguments, output)},
     {"program", TEXT, offsetof(struct arguments, program)},     {"seed", COUNT, offsetof(struct arguments, seed)},
     {"rounds", COUNT, offsetof(struct arguments, rounds)},      {"threads", COUNT, offsetof(struct arguments, threads)},
-    {"width", COUNT, offsetof(struct arguments, width)},        {"tokens", COUNT, offsetof(struct arguments, tokens)},
+    {"schedule", TEXT, offsetof(struct arguments, schedule)},   {"width", COUNT, offsetof(struct arguments, width)},
+    {"tokens", COUNT, offsetof(struct arguments, tokens)},
 };
 
 enum { KNOWN = sizeof known / sizeof *known };

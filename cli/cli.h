@@ -29,7 +29,7 @@ int command_info(int argc, char **argv);
 struct arguments {
     const char *command;
     int json, backward, passes, cubin; /* flags */
-    const char *device, *dims, *parameters, *wrt, *save, *target, *dtype, *output, *program;
+    const char *device, *dims, *parameters, *wrt, *save, *target, *dtype, *output, *program, *schedule;
     long seed, rounds, threads, width, tokens;
     int file_count;
     char **file;

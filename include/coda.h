@@ -293,6 +293,10 @@ CODA_API double coda_kernel_bytes_moved(const coda_kernel *kernel);
 
 /* The source that the kernel was generated as (CUDA C text; for the CPU a listing of its steps). Valid while the kernel is. */
 CODA_API const char *coda_kernel_source(const coda_kernel *kernel);
+/* The machine code that the kernel runs: a cubin (ELF) of the entry "coda_kernel", its first choice where it has several.
+ * Valid while the kernel is. NULL, and *size untouched, where there is none: on the CPU, and on "cuda:sm_90a" without
+ * NVRTC. */
+CODA_API const void *coda_kernel_binary(const coda_kernel *kernel, size_t *size);
 
 /* ---------------------------------------------------------------- Llama */
 

@@ -15,6 +15,17 @@ coda_status gpu_enter(const struct gpu *gpu, coda_error *error)
                         "making the GPU current", error);
 }
 
+coda_status gpu_enter_if_needed(const struct gpu *gpu, bool *entered, coda_error *error)
+{
+    driver_context current = NULL;
+    *entered = false;
+    if (gpu->driver.library && gpu->driver.CtxGetCurrent(&current) == 0 && current == gpu->context)
+        return CODA_OK;
+    coda_status status = gpu_enter(gpu, error);
+    *entered = status == CODA_OK;
+    return status;
+}
+
 void gpu_leave(const struct gpu *gpu)
 {
     driver_context context;
@@ -125,10 +136,13 @@ static coda_status cuda_open(coda_device *device, const char *selector, coda_err
     struct gpu *gpu = calloc(1, sizeof *gpu);
     if (!gpu)
         return fail_memory(error, "a device", sizeof *gpu);
-    coda_status status = take_selector(gpu, selector, error);
+    gpu->pointers = calloc(1, sizeof *gpu->pointers);
+    coda_status status =
+        gpu->pointers ? take_selector(gpu, selector, error) : fail_memory(error, "a device", sizeof *gpu->pointers);
     if (status == CODA_OK && !gpu->architecture[0])
         status = open_gpu(gpu, error);
     if (status != CODA_OK) {
+        free(gpu->pointers);
         free(gpu);
         return status;
     }
@@ -149,6 +163,7 @@ static void cuda_close(coda_device *device)
         driver_unload(&gpu->driver);
     }
     compiler_unload(&gpu->compiler);
+    free(gpu->pointers);
     free(gpu);
 }
 
@@ -175,6 +190,7 @@ static void cuda_release_memory(coda_device *device, void *pointer)
     const struct gpu *gpu = device->state;
     if (gpu_enter(gpu, NULL) != CODA_OK)
         return;
+    pointers_forget(gpu->pointers, (device_pointer)(uintptr_t)pointer);
     gpu->driver.MemFree((device_pointer)(uintptr_t)pointer);
     gpu_leave(gpu);
 }
@@ -219,6 +235,7 @@ const struct device_operations cuda_operations = {
     .launch = cuda_launch,
     .release = cuda_release,
     .source = cuda_source,
+    .binary = cuda_binary,
     .allocate = cuda_allocate,
     .release_memory = cuda_release_memory,
     .copy = cuda_copy,

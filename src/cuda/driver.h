@@ -54,6 +54,8 @@ enum {
     /* CUpointer_attribute */
     POINTER_MEMORY_TYPE = 2,
     POINTER_DEVICE_ORDINAL = 9,
+    POINTER_RANGE_START = 11,
+    POINTER_RANGE_SIZE = 12,
     MEMORY_IS_DEVICE = 2,
     /* CUlaunchAttributeID */
     LAUNCH_CLUSTER = 4,
@@ -76,6 +78,7 @@ enum {
     CALL(DeviceTotalMem, "_v2", (size_t *, int))                                                                       \
     CALL(DevicePrimaryCtxRetain, "", (driver_context *, int))                                                          \
     CALL(DevicePrimaryCtxRelease, "_v2", (int))                                                                        \
+    CALL(CtxGetCurrent, "", (driver_context *))                                                                        \
     CALL(CtxPushCurrent, "_v2", (driver_context))                                                                      \
     CALL(CtxPopCurrent, "_v2", (driver_context *))                                                                     \
     CALL(MemGetInfo, "_v2", (size_t *, size_t *))                                                                      \

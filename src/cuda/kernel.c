@@ -1,6 +1,7 @@
 /* Preparing a kernel: plan, text, cache or compiler, module. */
 #include "cuda/kernel.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,43 +58,92 @@ static coda_status load(const struct gpu *gpu, struct compiled *c, coda_error *e
     return status;
 }
 
-static coda_status prepare_variant(const struct gpu *gpu, const struct plan *plan, struct compiled *c,
-                                   coda_error *error)
+/* What needs neither the cache nor the compiler. */
+static coda_status write_text(const struct plan *plan, struct compiled *c, coda_error *error)
 {
-    char name[128];
-    snprintf(name, sizeof name, "%.80s (%s)", plan->graph->name, mainloop_name(c->variant.mainloop));
-    if (parameter_layout(plan->graph, c->variant.map_count).total > 4096)
-        return fail(error, CODA_UNSUPPORTED, "%s: its operands do not fit the 4096 bytes of a kernel's parameters",
-                    name);
-    coda_status status = source_write(plan, &c->variant, &c->source, error);
-    if (status != CODA_OK)
-        return status;
+    if (parameter_layout(plan->graph, c->variant.map_count).total > PARAMETER_BYTES)
+        return fail(error, CODA_UNSUPPORTED, "%s (%s): its operands do not fit the %d bytes of a kernel's parameters",
+                    plan->graph->name, mainloop_name(c->variant.mainloop), PARAMETER_BYTES);
     c->shared_bytes = variant_shared_bytes(plan, &c->variant);
-    if (!gpu->driver.library && !gpu->compiler.library)
-        return CODA_OK; /* the text alone */
-    status = find_cubin(gpu, name, c, error);
-    if (status == CODA_OK && gpu->driver.library)
-        status = load(gpu, c, error);
+    return source_write(plan, &c->variant, &c->source, error);
+}
+
+/* Finding or compiling one variant's cubin, on a thread of its own. */
+struct job {
+    const struct gpu *gpu;
+    struct compiled *compiled;
+    char name[128];
+    coda_status status;
+    coda_error error;
+    pthread_t thread;
+    bool has_thread;
+};
+
+static void *run_job(void *argument)
+{
+    struct job *job = argument;
+    job->status = find_cubin(job->gpu, job->name, job->compiled, &job->error);
+    return NULL;
+}
+
+/* Variants compile side by side: seconds each. The last one stays on this thread. */
+static coda_status find_cubins(const struct gpu *gpu, struct cuda_kernel *k, coda_error *error)
+{
+    coda_status status = CODA_OK;
+    struct job *job = calloc(MAX_VARIANTS, sizeof *job);
+    if (!job)
+        return fail_memory(error, "compiling a kernel", MAX_VARIANTS * sizeof *job);
+    for (int i = 0; i < k->variant_count; i++) {
+        job[i].gpu = gpu;
+        job[i].compiled = &k->compiled[i];
+        snprintf(job[i].name, sizeof job[i].name, "%.80s (%s)", k->plan.graph->name,
+                 mainloop_name(k->compiled[i].variant.mainloop));
+        job[i].has_thread = i + 1 < k->variant_count && pthread_create(&job[i].thread, NULL, run_job, &job[i]) == 0;
+        if (!job[i].has_thread)
+            run_job(&job[i]);
+    }
+    for (int i = 0; i < k->variant_count; i++) {
+        if (job[i].has_thread)
+            pthread_join(job[i].thread, NULL);
+        if (job[i].status != CODA_OK && status == CODA_OK) {
+            status = job[i].status;
+            if (error)
+                *error = job[i].error;
+        }
+    }
+    free(job);
     return status;
 }
 
-coda_status cuda_prepare(coda_kernel *kernel, coda_error *error)
+static coda_status make_kernel(const struct gpu *gpu, coda_kernel *kernel, struct cuda_kernel *k, coda_error *error)
 {
-    const struct gpu *gpu = kernel->device->state;
     struct variant variant[MAX_VARIANTS];
     int count = 0;
-    struct cuda_kernel *k = calloc(1, sizeof *k);
-    if (!k)
-        return fail_memory(error, "a CUDA kernel", sizeof *k);
-    kernel->state = k;
     coda_status status = plan_create(kernel, &k->plan, error);
+    if (status == CODA_OK)
+        status = recent_create(&k->recent, kernel->graph, error);
     if (status == CODA_OK)
         status = choose_variants(gpu, kernel, &k->plan, variant, &count, error);
     for (int i = 0; i < count && status == CODA_OK; i++) {
         k->compiled[i].variant = variant[i];
         k->variant_count++;
-        status = prepare_variant(gpu, &k->plan, &k->compiled[i], error);
+        status = write_text(&k->plan, &k->compiled[i], error);
     }
+    if (status != CODA_OK || (!gpu->driver.library && !gpu->compiler.library))
+        return status; /* without both, the text alone */
+    status = find_cubins(gpu, k, error);
+    for (int i = 0; i < count && status == CODA_OK && gpu->driver.library; i++)
+        status = load(gpu, &k->compiled[i], error);
+    return status;
+}
+
+coda_status cuda_prepare(coda_kernel *kernel, coda_error *error)
+{
+    struct cuda_kernel *k = calloc(1, sizeof *k);
+    if (!k)
+        return fail_memory(error, "a CUDA kernel", sizeof *k);
+    kernel->state = k;
+    coda_status status = make_kernel(kernel->device->state, kernel, k, error);
     if (status != CODA_OK) {
         cuda_release(kernel);
         kernel->state = NULL;
@@ -117,6 +167,7 @@ void cuda_release(coda_kernel *kernel)
         text_free(&c->source);
         text_free(&c->log);
     }
+    recent_free(&k->recent);
     plan_free(&k->plan);
     free(k);
 }
@@ -125,4 +176,13 @@ const char *cuda_source(const coda_kernel *kernel)
 {
     const struct cuda_kernel *k = kernel->state;
     return k->variant_count ? text_of(&k->compiled[0].source) : "";
+}
+
+const void *cuda_binary(const coda_kernel *kernel, size_t *size)
+{
+    const struct cuda_kernel *k = kernel->state;
+    if (!k->variant_count || !k->compiled[0].cubin)
+        return NULL;
+    *size = k->compiled[0].cubin_size;
+    return k->compiled[0].cubin;
 }

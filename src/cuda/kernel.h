@@ -4,6 +4,8 @@
 
 #include "cuda/cache.h"
 #include "cuda/driver.h"
+#include "cuda/pointers.h"
+#include "cuda/recent.h"
 #include "cuda/source.h"
 
 struct gpu {
@@ -17,6 +19,7 @@ struct gpu {
     char architecture[16]; /* "sm_90a" */
     int capability;        /* 90 */
     int multiprocessors, shared_bytes;
+    struct pointer_table *pointers;
 };
 
 /* A variant that was compiled. */
@@ -37,7 +40,7 @@ struct cuda_kernel {
     struct plan plan;
     int variant_count; /* in order of preference; a launch takes the first that can serve it */
     struct compiled compiled[MAX_VARIANTS];
-    void *checked[MAX_OPERANDS]; /* operands of the last launch, known to lie in the GPU's memory; relaxed atomics */
+    struct recent recent; /* launches */
 };
 
 /* Which ways of running a program to compile, in order of preference (choose.c). */
@@ -46,11 +49,14 @@ coda_status choose_variants(const struct gpu *gpu, const coda_kernel *kernel, co
 
 /* Makes the GPU's context current on this thread, and the one before again (device.c). */
 coda_status gpu_enter(const struct gpu *gpu, coda_error *error);
+/* The same, but does nothing where the context is current already; *entered: gpu_leave is due. */
+coda_status gpu_enter_if_needed(const struct gpu *gpu, bool *entered, coda_error *error);
 void gpu_leave(const struct gpu *gpu);
 
 coda_status cuda_prepare(coda_kernel *kernel, coda_error *error);
 void cuda_release(coda_kernel *kernel);
 const char *cuda_source(const coda_kernel *kernel);
+const void *cuda_binary(const coda_kernel *kernel, size_t *size);
 coda_status cuda_launch(coda_kernel *kernel, const struct launch *launch, coda_error *error);
 
 /* Hopper's kernels (hopper.c): can they serve this launch? If not, *why says what is missing. */

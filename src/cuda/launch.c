@@ -4,8 +4,6 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MAX_PARAMETER_BYTES = 4096 };
-
 static int64_t minimum(int64_t a, int64_t b)
 {
     return a < b ? a : b;
@@ -18,7 +16,7 @@ static int64_t ceiling(int64_t a, int64_t b)
 
 /* ---------------------------------------------------------------- checks */
 
-static coda_status check_sizes(const struct plan *plan, const struct launch *launch, coda_error *error)
+static coda_status check_width(const struct plan *plan, const struct launch *launch, coda_error *error)
 {
     for (int i = 0; i < plan->graph->operand_count; i++) {
         const coda_tensor *t = &launch->operand[i];
@@ -31,17 +29,23 @@ static coda_status check_sizes(const struct plan *plan, const struct launch *lau
     return CODA_OK;
 }
 
-/* Memory of this GPU, or of any that the driver says is the device's. */
+/* Memory of this GPU, by the driver's word or as it was when the driver was last asked. */
 static coda_status check_pointer(const struct gpu *gpu, const struct plan *plan, int i, const coda_tensor *t,
                                  coda_error *error)
 {
-    int attribute[2] = {POINTER_MEMORY_TYPE, POINTER_DEVICE_ORDINAL};
+    int attribute[4] = {POINTER_MEMORY_TYPE, POINTER_DEVICE_ORDINAL, POINTER_RANGE_START, POINTER_RANGE_SIZE};
     unsigned type = 0;
     int ordinal = -1;
-    void *value[2] = {&type, &ordinal};
-    int result = gpu->driver.PointerGetAttributes(2, attribute, value, (device_pointer)(uintptr_t)t->data);
-    if (result == 0 && type == MEMORY_IS_DEVICE && ordinal == gpu->ordinal)
+    device_pointer address = (device_pointer)(uintptr_t)t->data, first = 0;
+    size_t size = 0;
+    void *value[4] = {&type, &ordinal, &first, &size};
+    if (pointers_know(gpu->pointers, address))
         return CODA_OK;
+    int result = gpu->driver.PointerGetAttributes(4, attribute, value, address);
+    if (result == 0 && type == MEMORY_IS_DEVICE && ordinal == gpu->ordinal) {
+        pointers_learn(gpu->pointers, address, first, size);
+        return CODA_OK;
+    }
     if (result == 0 && type == MEMORY_IS_DEVICE)
         return fail(error, CODA_INVALID, "%s: operand %s lies in the memory of GPU %d; the kernel is for GPU %d",
                     plan->graph->name, plan->graph->operand[i].name, ordinal, gpu->ordinal);
@@ -199,35 +203,6 @@ static coda_status make_grid(const struct gpu *gpu, const struct plan *plan, con
 
 /* ---------------------------------------------------------------- launch */
 
-static coda_status start(const struct gpu *gpu, const struct plan *plan, const struct compiled *compiled,
-                         const struct launch *launch, coda_error *error)
-{
-    _Alignas(64) unsigned char bytes[MAX_PARAMETER_BYTES];
-    struct geometry geometry;
-    struct launch_configuration configuration = {.block_x = (unsigned)variant_threads(&compiled->variant),
-                                                 .block_y = 1,
-                                                 .block_z = 1,
-                                                 .shared_bytes = (unsigned)compiled->shared_bytes,
-                                                 .stream = launch->stream};
-    struct launch_attribute cluster = {.id = LAUNCH_CLUSTER,
-                                       .value.cluster = {(unsigned)compiled->variant.cluster, 1, 1}};
-    void *arguments[1] = {bytes};
-    if (compiled->variant.cluster > 1) {
-        configuration.attributes = &cluster;
-        configuration.attribute_count = 1;
-    }
-    coda_status status = make_grid(gpu, plan, compiled, launch, &geometry, &configuration, error);
-    if (status != CODA_OK)
-        return status;
-    fill_parameters(plan, launch, &geometry, compiled->variant.map_count, bytes);
-    if (compiled->variant.map_count)
-        status = hopper_maps(gpu, plan, &compiled->variant, launch, (struct tensor_map *)(void *)bytes, error);
-    if (status != CODA_OK)
-        return status;
-    return driver_check(&gpu->driver, gpu->driver.LaunchKernelEx(&configuration, compiled->function, arguments, NULL),
-                        "cuLaunchKernelEx", plan->graph->name, error);
-}
-
 /* The first variant that can serve the operands as they lie in memory. */
 static coda_status find_variant(const struct cuda_kernel *k, const struct launch *launch, const struct compiled **found,
                                 coda_error *error)
@@ -247,29 +222,89 @@ static coda_status find_variant(const struct cuda_kernel *k, const struct launch
                 k->plan.graph->name, why, mainloop_name(k->compiled[0].variant.mainloop));
 }
 
+/* Everything that precedes the driver's launch: checks, choice of the variant, grid, parameters, tensor maps. */
+static coda_status prepare_launch(const struct gpu *gpu, const struct cuda_kernel *k, const struct launch *launch,
+                                  struct prepared *p, coda_error *error)
+{
+    const struct plan *plan = &k->plan;
+    const struct compiled *compiled = NULL;
+    struct geometry geometry;
+    coda_status status = check_width(plan, launch, error);
+    if (status == CODA_OK)
+        status = check_vectors(plan, launch, error);
+    for (int i = 0; i < plan->graph->operand_count && status == CODA_OK; i++)
+        status = check_pointer(gpu, plan, i, &launch->operand[i], error);
+    if (status == CODA_OK)
+        status = find_variant(k, launch, &compiled, error);
+    if (status != CODA_OK)
+        return status;
+    p->compiled = compiled;
+    p->configuration = (struct launch_configuration){.block_x = (unsigned)variant_threads(&compiled->variant),
+                                                     .block_y = 1,
+                                                     .block_z = 1,
+                                                     .shared_bytes = (unsigned)compiled->shared_bytes};
+    status = make_grid(gpu, plan, compiled, launch, &geometry, &p->configuration, error);
+    if (status != CODA_OK)
+        return status;
+    fill_parameters(plan, launch, &geometry, compiled->variant.map_count, p->bytes);
+    if (compiled->variant.map_count)
+        status = hopper_maps(gpu, plan, &compiled->variant, launch, (struct tensor_map *)(void *)p->bytes, error);
+    return status;
+}
+
+static coda_status start(const struct gpu *gpu, const struct plan *plan, const struct prepared *p, void *stream,
+                         coda_error *error)
+{
+    struct launch_configuration configuration = p->configuration;
+    struct launch_attribute cluster = {.id = LAUNCH_CLUSTER,
+                                       .value.cluster = {(unsigned)p->compiled->variant.cluster, 1, 1}};
+    void *arguments[1] = {p->bytes};
+    configuration.stream = stream;
+    if (p->compiled->variant.cluster > 1) {
+        configuration.attributes = &cluster;
+        configuration.attribute_count = 1;
+    }
+    return driver_check(&gpu->driver,
+                        gpu->driver.LaunchKernelEx(&configuration, p->compiled->function, arguments, NULL),
+                        "cuLaunchKernelEx", plan->graph->name, error);
+}
+
+static coda_status launch_anew(const struct gpu *gpu, struct cuda_kernel *k, const struct launch *launch,
+                               unsigned generation, coda_error *error)
+{
+    _Alignas(64) unsigned char bytes[PARAMETER_BYTES];
+    struct prepared own = {.bytes = bytes};
+    struct prepared *entry = recent_take(&k->recent);
+    struct prepared *p = entry ? entry : &own;
+    coda_status status = prepare_launch(gpu, k, launch, p, error);
+    if (status == CODA_OK)
+        status = start(gpu, &k->plan, p, launch->stream, error);
+    if (entry && status == CODA_OK)
+        recent_keep(&k->recent, entry, launch, p->compiled, generation);
+    else if (entry)
+        entry->compiled = NULL;
+    if (entry)
+        recent_give_back(entry);
+    return status;
+}
+
 coda_status cuda_launch(coda_kernel *kernel, const struct launch *launch, coda_error *error)
 {
     const struct gpu *gpu = kernel->device->state;
     struct cuda_kernel *k = kernel->state;
-    coda_status status = gpu_enter(gpu, error);
+    bool entered = false;
+    coda_status status = gpu_enter_if_needed(gpu, &entered, error);
     if (status != CODA_OK)
         return status;
-    status = check_sizes(&k->plan, launch, error);
-    if (status == CODA_OK)
-        status = check_vectors(&k->plan, launch, error);
-    for (int i = 0; i < k->plan.graph->operand_count && status == CODA_OK; i++) {
-        void *data = launch->operand[i].data;
-        if (__atomic_load_n(&k->checked[i], __ATOMIC_RELAXED) == data)
-            continue; /* asking the driver takes most of a microsecond */
-        status = check_pointer(gpu, &k->plan, i, &launch->operand[i], error);
-        if (status == CODA_OK)
-            __atomic_store_n(&k->checked[i], data, __ATOMIC_RELAXED);
+    unsigned generation = __atomic_load_n(&gpu->pointers->generation, __ATOMIC_ACQUIRE);
+    struct prepared *entry = recent_find(&k->recent, launch, generation);
+    if (entry) {
+        status = start(gpu, &k->plan, entry, launch->stream, error);
+        recent_give_back(entry);
+    } else {
+        status = launch_anew(gpu, k, launch, generation, error);
     }
-    const struct compiled *compiled = NULL;
-    if (status == CODA_OK)
-        status = find_variant(k, launch, &compiled, error);
-    if (compiled)
-        status = start(gpu, &k->plan, compiled, launch, error);
-    gpu_leave(gpu);
+    if (entered)
+        gpu_leave(gpu);
     return status;
 }

@@ -8,6 +8,12 @@ struct coda_program {
     struct graph *graph;
 };
 
+/* Sizes that were found good; readers never wait: a version that changed or is odd is a miss. */
+struct checked_sizes {
+    unsigned version; /* 0: none yet */
+    int64_t size[MAX_AXES];
+};
+
 /* A kernel as the runtime sees it. The device keeps its own in `state`. */
 struct coda_kernel {
     coda_device *device;
@@ -16,6 +22,7 @@ struct coda_kernel {
     int64_t fixed_size[MAX_AXES]; /* sizes given at creation; 0: run-time */
     coda_options options;         /* defaults filled in */
     void *state;
+    struct checked_sizes checked;
     int64_t bytes_moved; /* over all launches; changed atomically */
 };
 
@@ -36,6 +43,7 @@ struct device_operations {
     coda_status (*launch)(coda_kernel *kernel, const struct launch *launch, coda_error *error);
     void (*release)(coda_kernel *kernel);
     const char *(*source)(const coda_kernel *kernel);
+    const void *(*binary)(const coda_kernel *kernel, size_t *size); /* may be NULL: the device has none */
     coda_status (*allocate)(coda_device *device, size_t bytes, void **pointer, coda_error *error);
     void (*release_memory)(coda_device *device, void *pointer);
     coda_status (*copy)(coda_device *device, void *to, const void *from, size_t bytes, bool to_device,

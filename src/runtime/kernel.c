@@ -109,6 +109,8 @@ coda_status coda_kernel_launch(coda_kernel *kernel, const coda_tensor *operands,
     memcpy(sizes, kernel->fixed_size, sizeof sizes);
     coda_status status = sizes_from_operands(graph, operand, count, sizes, error);
     if (status == CODA_OK)
+        status = check_sizes(kernel, sizes, error);
+    if (status == CODA_OK)
         status = check_memory(kernel, operand, error);
     if (status != CODA_OK)
         return status;
@@ -131,4 +133,10 @@ const char *coda_kernel_source(const coda_kernel *kernel)
 {
     const char *(*source)(const coda_kernel *) = kernel->device->operations->source;
     return source ? source(kernel) : "";
+}
+
+const void *coda_kernel_binary(const coda_kernel *kernel, size_t *size)
+{
+    const void *(*binary)(const coda_kernel *, size_t *) = kernel->device->operations->binary;
+    return binary ? binary(kernel, size) : NULL;
 }

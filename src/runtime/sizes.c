@@ -26,7 +26,7 @@ coda_status sizes_from_dims(const struct graph *graph, const coda_dims *dims, in
     return sizes_complete(graph, sizes, &why) == CODA_OK ? CODA_OK : fail_complaint(error, &why);
 }
 
-/* What a message says of operand i: "gemm: operand 2 (W)". */
+/* What a message says of operand i: "gemm: operand 2 (W)". Written only where there is a message: launches are short. */
 static const char *label(const struct graph *graph, int i, char text[512])
 {
     snprintf(text, 512, "%.200s: operand %d (%.200s)", graph->name, i, graph->operand[i].name);
@@ -37,18 +37,18 @@ static coda_status check_layout(const struct graph *graph, int i, coda_tensor *t
 {
     const struct operand *operand = &graph->operand[i];
     char name[512];
-    label(graph, i, name);
     if (!tensor->data)
-        return fail(error, CODA_INVALID, "%s has no data (NULL)", name);
+        return fail(error, CODA_INVALID, "%s has no data (NULL)", label(graph, i, name));
     if (tensor->dtype != operand->dtype)
-        return fail(error, CODA_INVALID, "%s is %s; expected %s", name, coda_dtype_name(tensor->dtype),
+        return fail(error, CODA_INVALID, "%s is %s; expected %s", label(graph, i, name), coda_dtype_name(tensor->dtype),
                     coda_dtype_name(operand->dtype));
     if (tensor->rank != operand->shape.rank)
-        return fail(error, CODA_INVALID, "%s has rank %d; expected %d", name, tensor->rank, operand->shape.rank);
+        return fail(error, CODA_INVALID, "%s has rank %d; expected %d", label(graph, i, name), tensor->rank,
+                    operand->shape.rank);
     for (int d = 0; d < tensor->rank; d++)
         if (tensor->shape[d] < 1 || tensor->shape[d] > INT64_MAX / 64)
-            return fail(error, CODA_INVALID, "%s has size %lld in dimension %d; expected at least 1", name,
-                        (long long)tensor->shape[d], d);
+            return fail(error, CODA_INVALID, "%s has size %lld in dimension %d; expected at least 1",
+                        label(graph, i, name), (long long)tensor->shape[d], d);
     if (tensor->rank < 2) {
         tensor->shape[1] = 1;
         if (tensor->rank == 0)
@@ -59,10 +59,10 @@ static coda_status check_layout(const struct graph *graph, int i, coda_tensor *t
     if (tensor->stride == 0)
         tensor->stride = tensor->shape[1];
     if (tensor->stride < tensor->shape[1])
-        return fail(error, CODA_INVALID, "%s has row stride %lld; expected at least its %lld columns", name,
-                    (long long)tensor->stride, (long long)tensor->shape[1]);
+        return fail(error, CODA_INVALID, "%s has row stride %lld; expected at least its %lld columns",
+                    label(graph, i, name), (long long)tensor->stride, (long long)tensor->shape[1]);
     if (tensor->shape[0] > INT64_MAX / 64 / tensor->stride)
-        return fail(error, CODA_INVALID, "%s is larger than memory can be", name);
+        return fail(error, CODA_INVALID, "%s is larger than memory can be", label(graph, i, name));
     return CODA_OK;
 }
 
@@ -87,10 +87,11 @@ static coda_status check_shapes(const struct graph *graph, const coda_tensor *op
     for (int i = 0; i < graph->operand_count; i++)
         for (int d = 0; d < graph->operand[i].shape.rank; d++) {
             int64_t expected = dim_size(&graph->operand[i].shape.dim[d], sizes);
+            if (expected == operand[i].shape[d])
+                continue;
             dim_print(graph, &graph->operand[i].shape.dim[d], text, sizeof text);
-            if (expected != operand[i].shape[d])
-                return fail(error, CODA_INVALID, "%s has %lld in dimension %d; expected %s = %lld",
-                            label(graph, i, name), (long long)operand[i].shape[d], d, text, (long long)expected);
+            return fail(error, CODA_INVALID, "%s has %lld in dimension %d; expected %s = %lld", label(graph, i, name),
+                        (long long)operand[i].shape[d], d, text, (long long)expected);
         }
     return CODA_OK;
 }
@@ -116,10 +117,40 @@ coda_status sizes_from_operands(const struct graph *graph, coda_tensor *operand,
             return fail(error, CODA_INVALID,
                         "%s: no operand gives the size of axis %s; give it when the kernel is created", graph->name,
                         graph->axis[i].name);
-    status = check_shapes(graph, operand, sizes, error);
-    if (status == CODA_OK && sizes_check(graph, sizes, &why) != CODA_OK)
-        status = fail_complaint(error, &why);
-    return status;
+    return check_shapes(graph, operand, sizes, error);
+}
+
+static bool was_checked(const struct checked_sizes *checked, const int64_t *sizes)
+{
+    unsigned version = __atomic_load_n(&checked->version, __ATOMIC_ACQUIRE);
+    bool same = version % 2 == 0 && version > 0;
+    for (int i = 0; i < MAX_AXES && same; i++)
+        same = __atomic_load_n(&checked->size[i], __ATOMIC_RELAXED) == sizes[i];
+    __atomic_thread_fence(__ATOMIC_ACQUIRE);
+    return same && version == __atomic_load_n(&checked->version, __ATOMIC_RELAXED);
+}
+
+static void remember(struct checked_sizes *checked, const int64_t *sizes)
+{
+    unsigned version = __atomic_load_n(&checked->version, __ATOMIC_RELAXED);
+    if (version % 2 || !__atomic_compare_exchange_n(&checked->version, &version, version + 1, false, __ATOMIC_ACQUIRE,
+                                                    __ATOMIC_RELAXED))
+        return; /* another thread remembers its own */
+    __atomic_thread_fence(__ATOMIC_RELEASE);
+    for (int i = 0; i < MAX_AXES; i++)
+        __atomic_store_n(&checked->size[i], sizes[i], __ATOMIC_RELAXED);
+    __atomic_store_n(&checked->version, version + 2, __ATOMIC_RELEASE);
+}
+
+coda_status check_sizes(coda_kernel *kernel, const int64_t *sizes, coda_error *error)
+{
+    struct complaint why = {0};
+    if (was_checked(&kernel->checked, sizes))
+        return CODA_OK;
+    if (sizes_check(kernel->graph, sizes, &why) != CODA_OK)
+        return fail_complaint(error, &why);
+    remember(&kernel->checked, sizes);
+    return CODA_OK;
 }
 
 /* The bytes from the first element to the last. */

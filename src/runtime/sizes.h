@@ -12,6 +12,9 @@ coda_status sizes_from_dims(const struct graph *graph, const coda_dims *dims, in
 coda_status sizes_from_operands(const struct graph *graph, coda_tensor *operand, int count, int64_t *sizes,
                                 coda_error *error);
 
+/* Refuses sizes that runs, heads or memory do not allow. Those of the launch before are not looked at again. */
+coda_status check_sizes(coda_kernel *kernel, const int64_t *sizes, coda_error *error);
+
 /* Refuses misaligned operands, and outs that share memory with another operand other than element by element. */
 coda_status check_memory(const coda_kernel *kernel, const coda_tensor *operand, coda_error *error);
 

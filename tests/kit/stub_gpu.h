@@ -1,0 +1,25 @@
+/* A Hopper GPU that runs nothing: the driver and the compiler are counters. For tests of the host's side of launches. */
+#ifndef CODA_TESTS_STUB_GPU_H
+#define CODA_TESTS_STUB_GPU_H
+
+#include "cuda/kernel.h"
+
+/* What was asked of the driver and the compiler since stub_reset. */
+struct stub_counts {
+    int launches, pointer_questions, maps, pushes, pops, compilations, loads;
+    unsigned grid_x, block_x, cluster, shared_bytes; /* of the latest launch */
+    void *stream;
+    unsigned char parameters[PARAMETER_BYTES]; /* as far as parameter_bytes of the kernel says */
+};
+
+/* Fails the test where the device does not open. The cache is off unless CODA_CACHE is set by the test. */
+coda_device *stub_open(void);
+void stub_close(coda_device *device);
+struct stub_counts *stub_counts(void); /* changed by atomics while launches run */
+void stub_reset(void);
+/* Bytes of parameters that launches copy; 0 at first. */
+void stub_copy_parameters(int bytes);
+/* Later questions about pointers in [first, first + size) are answered with this kind of memory and this GPU. */
+void stub_memory(const void *first, size_t size, unsigned kind, int ordinal);
+
+#endif
