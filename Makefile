@@ -7,7 +7,8 @@ WARN    := -Wall -Wextra -Wpedantic -Werror
 ALL     =  -std=c11 -D_GNU_SOURCE $(WARN) -pthread -fPIC -fvisibility=hidden -Iinclude -Isrc $(CFLAGS)
 LIBS    := -ldl -lm
 
-SOURCES := $(sort $(wildcard src/*/*.c)) $(BUILD)/generated/standard_programs.c $(BUILD)/generated/device_text.c
+GENERATED := $(addprefix $(BUILD)/generated/,standard_programs.c standard_blocks.c device_text.c)
+SOURCES := $(sort $(wildcard src/*/*.c)) $(GENERATED)
 OBJECTS := $(patsubst %.c,$(BUILD)/%.o,$(patsubst $(BUILD)/%,%,$(SOURCES)))
 CLI     := $(patsubst %.c,$(BUILD)/%.o,$(wildcard cli/*.c))
 TESTS   := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c))
@@ -50,16 +51,18 @@ $(BUILD)/%.o: $(BUILD)/%.c
 
 # Texts that travel inside the library, as C strings.
 text_to_c = sed -e 's/\\/\\\\/g' -e 's/"/\\"/g' -e 's/^/    "/' -e 's/$$/\\n"/'
+# $(call text_table,ARRAY,FILES,NAME): an array of {name, text}, NAME being the shell's expression for the name of $$f
+text_table = { echo 'extern const char *const $(1)[][2];'; echo 'const char *const $(1)[][2] = {'; \
+  for f in $(2); do echo "    {\"$(3)\","; $(text_to_c) $$f; echo '    },'; done; echo '    {0, 0}};'; }
 $(BUILD)/generated/standard_programs.c: $(sort $(wildcard programs/*.coda)) Makefile
 	@mkdir -p $(@D)
-	@{ echo 'extern const char *const coda_standard_texts[][2];'; echo 'const char *const coda_standard_texts[][2] = {'; \
-	  for f in $(sort $(wildcard programs/*.coda)); do echo "    {\"$$f\","; $(text_to_c) $$f; echo '    },'; done; \
-	  echo '    {0, 0}};'; } > $@
+	@$(call text_table,coda_standard_texts,$(filter %.coda,$^),$$f) > $@
+$(BUILD)/generated/standard_blocks.c: $(sort $(wildcard blocks/*.coda)) Makefile
+	@mkdir -p $(@D)
+	@$(call text_table,coda_block_texts,$(filter %.coda,$^),$$f) > $@
 $(BUILD)/generated/device_text.c: $(sort $(wildcard src/cuda/device/*)) Makefile
 	@mkdir -p $(@D)
-	@{ echo 'extern const char *const coda_device_texts[][2];'; echo 'const char *const coda_device_texts[][2] = {'; \
-	  for f in $(sort $(wildcard src/cuda/device/*)); do echo "    {\"$$(basename $$f)\","; $(text_to_c) $$f; echo '    },'; done; \
-	  echo '    {0, 0}};'; } > $@
+	@$(call text_table,coda_device_texts,$(filter-out Makefile,$^),$$(basename $$f)) > $@
 
 $(BUILD)/libcoda.a: $(OBJECTS)
 	@rm -f $@
@@ -123,7 +126,7 @@ C_FILES := $(wildcard include/*.h src/*/*.[ch] cli/*.[ch] tests/*.[ch] tests/kit
 format:
 	clang-format -i $(C_FILES)
 
-lint: $(BUILD)/generated/standard_programs.c $(BUILD)/generated/device_text.c
+lint: $(GENERATED)
 	clang-format --dry-run --Werror $(C_FILES)
 	cppcheck --quiet --std=c11 --enable=warning,performance,portability --inline-suppr --suppressions-list=.cppcheck \
 	  --error-exitcode=1 -j2 -Iinclude -Isrc src cli

@@ -88,6 +88,9 @@ CODA_API coda_status coda_module_load(const char *path, coda_module **module, co
 /* The programs of `programs/`, compiled into the library: one module, one program a file. Never freed by the caller. */
 CODA_API coda_status coda_standard_module(const coda_module **module, coda_error *error);
 
+/* The blocks of `blocks/`, likewise: one module, one block a file. */
+CODA_API coda_status coda_standard_blocks(const coda_module **module, coda_error *error);
+
 /* A copy of the module in which operands of type `from` have type `to`: the bf16 programs as f32 ones, say. */
 CODA_API coda_status coda_module_retype(const coda_module *module, coda_dtype from, coda_dtype to,
                                         coda_module **retyped, coda_error *error);
@@ -297,6 +300,120 @@ CODA_API const char *coda_kernel_source(const coda_kernel *kernel);
  * Valid while the kernel is. NULL, and *size untouched, where there is none: on the CPU, and on "cuda:sm_90a" without
  * NVRTC. */
 CODA_API const void *coda_kernel_binary(const coda_kernel *kernel, size_t *size);
+
+/* ---------------------------------------------------------------- schedules */
+
+/* What a block becomes on a device: the compiler's programs as kernels, forward and backward, in the order to run, and a
+ * plan of the memory between them. A schedule is made once and launched for every layer that the block describes: each
+ * layer has a block of memory of its own for what its forward keeps for its backward (`saved`), and all launches share
+ * one for what lives inside a launch (`scratch`). Immutable; several threads may launch it at once, each with memory of
+ * its own. Runs wherever kernels run: ref, cpu, cuda. */
+typedef struct coda_schedule coda_schedule;
+
+enum { CODA_FORWARD = 1, CODA_BACKWARD = 2 }; /* phases; their sum is both */
+
+typedef struct coda_schedule_options {
+    size_t size;      /* sizeof(coda_schedule_options); fields beyond it are 0 */
+    int backward;     /* 1: derive the backward too */
+    int allow_passes; /* as in coda_rewrite_options */
+    int together;     /* 1: forward and backward run in one launch, so that nothing is saved between launches */
+    int keep_saved;   /* 1: the backward leaves the saved memory as it was, so that it may run again. 0: it may write
+                            * gradients over values that it has read for the last time */
+    const char *consumes; /* names of inputs, separated by commas, whose memory the schedule may use once they are read:
+                            * "dX,dQKV". NULL: none */
+    const char *wide_axis; /* a large axis ("V", the vocabulary): programs with a matrix [row_axis, wide_axis] run for
+                            * chunk_rows rows at a time, forward and backward together, and such a matrix has memory for
+                            * so many rows. With `backward` this implies `together`. NULL: all rows at once */
+    const char *row_axis;  /* NULL: "M" */
+    int64_t chunk_rows;    /* a multiple of 64 */
+    const coda_options *kernels; /* options of every kernel; NULL: the defaults */
+} coda_schedule_options;
+
+/* Derives the programs of `block`, compiles them and plans their memory. May compile, tune and allocate.
+ *
+ * dims     sizes of the block's axes, as for coda_kernel_create: `fixed` ones must be given, others are run-time values
+ * options  NULL: forward alone
+ * schedule release it with coda_schedule_free, before its device closes. The block may be freed earlier
+ *
+ * Returns as coda_rewrite and coda_kernel_create. */
+CODA_API coda_status coda_schedule_create(coda_device *device, const coda_program *block, const coda_dims *dims,
+                                          const coda_schedule_options *options, coda_schedule **schedule,
+                                          coda_error *error);
+CODA_API void coda_schedule_free(coda_schedule *schedule); /* NULL is allowed */
+
+typedef enum coda_value_kind {
+    CODA_INPUT = 0, /* the caller's, read: an `in` of the block, or the gradient `dX` that arrives on an `out X` */
+    CODA_RESULT,    /* the caller's, written: an `out` of the block, or a gradient `dW` */
+    CODA_SAVED,     /* in the saved memory: written by the forward, read by the backward */
+    CODA_SCRATCH,   /* in the scratch memory, or in that of a consumed input */
+} coda_value_kind;
+
+/* A value of a schedule. The caller's come first: the block's operands in their order, then the gradients that arrive,
+ * then those that leave. Gradients are named after what they belong to:
+ *   dx             of a matrix `in x`: its shape and type
+ *   dW, dg         of a weight: f32, added to. So is that of a vector along columns
+ *   dWq_Wk_Wv      of weights in a `stack`: one matrix, rows end to end; `of` is "Wq,Wk,Wv"
+ *   dE             of the table in `gather(E, t)`: one row an id, to be added to the row that the id names */
+typedef struct coda_value {
+    const char *name;
+    coda_value_kind kind;
+    coda_dtype dtype;
+    int rank;
+    char dim[2][64]; /* sizes as text: "M", "N/128" */
+    int phases;      /* that use it: a launch of one of them needs it */
+    int accumulated; /* 1: a result that is added to, so the caller sets it to 0 first */
+    const char *of;  /* a gradient: the names of what it belongs to, separated by commas; else NULL */
+} coda_value;
+
+CODA_API int coda_schedule_value_count(const coda_schedule *schedule);
+CODA_API int coda_schedule_operand_count(const coda_schedule *schedule); /* the caller's values: 0 .. count - 1 */
+CODA_API coda_status coda_schedule_value(const coda_schedule *schedule, int index, coda_value *value);
+CODA_API int coda_schedule_find(const coda_schedule *schedule, const char *name); /* -1: there is no such value */
+/* The parameters of the block (`eps`), in the order of coda_schedule_launch. NULL out of range. */
+CODA_API const char *coda_schedule_parameter(const coda_schedule *schedule, int index, double *default_value);
+
+/* The programs in the order to run. */
+typedef struct coda_step {
+    const coda_program *program; /* lives as long as the schedule */
+    const coda_kernel *kernel;
+    int phase;   /* CODA_FORWARD or CODA_BACKWARD */
+    int chunked; /* 1: runs once for every chunk of rows */
+} coda_step;
+CODA_API int coda_schedule_step_count(const coda_schedule *schedule);
+CODA_API coda_status coda_schedule_step(const coda_schedule *schedule, int index, coda_step *step);
+
+/* The sizes of value `index` under `dims`; shape[0..rank-1] is set. */
+CODA_API coda_status coda_schedule_shape(const coda_schedule *schedule, int index, const coda_dims *dims,
+                                         int64_t shape[2], coda_error *error);
+/* Bytes of the saved memory of one layer and of the scratch memory, under dims that give every axis. Smaller dims need no
+ * more. Either output may be NULL. */
+CODA_API coda_status coda_schedule_memory(const coda_schedule *schedule, const coda_dims *dims, size_t *saved,
+                                          size_t *scratch, coda_error *error);
+/* Where a value lies that is saved or scratch: to look at it between launches of the same dims. CODA_INVALID for the
+ * caller's values and for one that lies in a consumed input. */
+CODA_API coda_status coda_schedule_locate(const coda_schedule *schedule, int index, const coda_dims *dims, void *saved,
+                                          void *scratch, coda_tensor *tensor, coda_error *error);
+
+/* Runs the programs of the phases.
+ *
+ * phases      CODA_FORWARD, CODA_BACKWARD (after a forward with the same sizes, inputs and saved memory) or both. With
+ *             `together` the forward may run alone, the backward may not
+ * operands    one a value of the caller, in order, as for coda_kernel_launch; those that no launched phase uses are not
+ *             looked at (data may be NULL). A result may take the memory of an input that is read for the last time
+ *             before the result is written; other overlaps are refused
+ * saved       the layer's memory, scratch: the shared one; device memory, aligned to 256 bytes, as large as
+ *             coda_schedule_memory says; NULL where that is 0
+ * parameters  one a parameter of the block; NULL: the defaults
+ * stream      as for coda_kernel_launch
+ *
+ * Never compiles, allocates or synchronises: safe in a CUDA graph capture. Returns as coda_kernel_launch; the message
+ * names the value that is missing or does not fit. */
+CODA_API coda_status coda_schedule_launch(const coda_schedule *schedule, int phases, const coda_tensor *operands,
+                                          int count, void *saved, void *scratch, const double *parameters, void *stream,
+                                          coda_error *error);
+
+/* Bytes that launches moved and could not avoid: as coda_kernel_bytes_moved, over all kernels. */
+CODA_API double coda_schedule_bytes_moved(const coda_schedule *schedule);
 
 /* ---------------------------------------------------------------- Llama */
 

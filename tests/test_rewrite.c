@@ -261,20 +261,26 @@ static int program_of(const struct unit *unit, const char *name, bool last)
     return found;
 }
 
-/* "    [M, D] bf16: H1, then H2": H1 is read for the last time before H2 is written. Returns how many names it has. */
+/* "    [M, D] bf16: H1, then H2, in its place H3": H1 is read for the last time before H2 is written, H2 by the program
+ * that writes H3. Returns how many names it has. */
 static int check_buffer(const struct unit *unit, char *line)
 {
+    const char *const joints[2] = {", then ", ", in its place "};
     char *name = strstr(line, ": ") + 2, *next;
     int count = 0, free_after = -1;
-    for (; name != NULL; name = next) {
-        next = strstr(name, ", then ");
+    for (int in_place = 0; name != NULL; name = next) {
+        char *end[2] = {strstr(name, joints[0]), strstr(name, joints[1])};
+        int joint = end[1] != NULL && (end[0] == NULL || end[1] < end[0]);
+        next = end[joint];
         if (next != NULL) {
             *next = '\0';
-            next += strlen(", then ");
+            next += strlen(joints[joint]);
         }
-        if (program_of(unit, name, false) < 0 || program_of(unit, name, false) <= free_after)
+        int first = program_of(unit, name, false);
+        if (first < 0 || first < free_after || (first == free_after) != in_place)
             fail_msg("%s is written while its buffer is read", name);
         free_after = program_of(unit, name, true);
+        in_place = joint;
         count++;
     }
     return count;

@@ -263,6 +263,10 @@ struct form {
  * Returns CODA_INVALID where the program is not block-local, with reason and advice. */
 coda_status form_create(const struct graph *graph, struct form *form, int *failed_node, struct complaint *why);
 void form_free(struct form *form);
+/* Is the `in` read only where the tile that may overwrite it is computed (in_place.c)? */
+bool is_read_in_place(const struct graph *graph, const struct form *form, int in);
+/* May the out be the very same elements as the `in`: both matrices of the tile, of one type and shape, read in place? */
+bool may_replace(const struct graph *graph, const struct form *form, int out, int in);
 
 /* The block-local check: reports every violation, in order, through `report` (node index, complaint). Returns their
  * number. */

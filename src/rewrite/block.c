@@ -14,54 +14,80 @@ static bool append_forward(const struct graph *block, const struct graph *origin
     return made;
 }
 
-static bool add_buffers(const struct unit *unit, const struct graph *block, const struct graph *backward,
-                        struct report *report, struct complaint *why)
-{
-    const struct graph *const results[2] = {block, backward};
-    if (report == NULL || report_buffers(report, unit, results))
-        return true;
-    refuse(why, CODA_MEMORY, "", "no memory for the report");
-    return false;
-}
-
 /* The forward stores what the backward needs, so the backward is derived first. */
-static bool append_both(const struct graph *block, bool allow_passes, struct unit *unit, struct report *report,
+static bool append_both(const struct graph *block, bool allow_passes, struct rewritten *made, struct report *report,
                         struct complaint *why)
 {
     struct derivation d;
+    struct unit *unit = &made->unit;
     struct graph *backward = derive_open(&d, block, NULL, NULL, why) ? derive_backward(&d, report, why) : NULL;
-    bool made = backward != NULL && append_forward(d.with_saves, backward, allow_passes, unit, report, why) &&
-                cut_graph(backward, d.with_saves, backward->name, true, allow_passes, unit, report, why) == CODA_OK &&
-                add_buffers(unit, block, backward, report, why);
-    graph_free(backward);
+    bool done = backward != NULL && append_forward(d.with_saves, backward, allow_passes, unit, report, why);
+    made->forward = unit->count;
+    done = done && cut_graph(backward, d.with_saves, backward->name, true, allow_passes, unit, report, why) == CODA_OK;
+    made->backward = backward;
     derive_close(&d);
-    return made;
+    return done;
 }
 
-coda_status rewrite_block(const struct graph *block, const coda_rewrite_options *options, struct unit *unit,
+static bool report_buffers(struct report *report, const struct rewritten *made, const struct graph *block,
+                           struct complaint *why)
+{
+    struct plan_options options = {.together = false};
+    struct memory_plan plan = {0};
+    if (report == NULL || made->unit.count > MAX_PLANNED)
+        return true;
+    bool planned = memory_plan_make(&plan, &made->unit, made->forward, block, made->backward, &options, why);
+    if (planned)
+        report_memory_plan(report, &plan);
+    memory_plan_free(&plan);
+    return planned;
+}
+
+coda_status rewrite_apart(const struct graph *block, const coda_rewrite_options *options, struct rewritten *rewritten,
                           char **text, coda_error *error)
 {
     struct complaint why = {0};
     struct report report = {0}, *wanted = text != NULL ? &report : NULL;
-    *unit = (struct unit){0};
+    struct rewritten *made = rewritten;
+    *made = (struct rewritten){.forward = 0};
     if (!block->is_block)
         refuse(&why, CODA_INVALID, "`coda grad` derives the backward of a program.",
                "`%.60s` is a program, not a block", block->name);
     bool passes = options != NULL && options->allow_passes, backward = options != NULL && options->backward;
-    bool made = block->is_block && (backward ? append_both(block, passes, unit, wanted, &why)
-                                             : append_forward(block, NULL, passes, unit, wanted, &why) &&
-                                                   add_buffers(unit, block, NULL, wanted, &why));
-    made = made && unit_is_acceptable(unit, block->name, &why);
-    if (made && text != NULL && report.failed) {
-        refuse(&why, CODA_MEMORY, "", "no memory for the report");
-        made = false;
+    bool done = block->is_block;
+    if (done && backward) {
+        done = append_both(block, passes, made, wanted, &why);
+    } else if (done) {
+        done = append_forward(block, NULL, passes, &made->unit, wanted, &why);
+        made->forward = made->unit.count;
     }
-    if (made && text != NULL)
+    done = done && unit_is_acceptable(&made->unit, block->name, &why) && report_buffers(wanted, made, block, &why);
+    if (done && text != NULL && report.failed) {
+        refuse(&why, CODA_MEMORY, "", "no memory for the report");
+        done = false;
+    }
+    if (done && text != NULL)
         *text = report_take(&report);
     report_free(&report);
-    if (made)
+    if (done)
         return CODA_OK;
-    unit_free(unit);
-    *unit = (struct unit){0};
+    rewritten_free(made);
     return report_failure(error, &why);
+}
+
+void rewritten_free(struct rewritten *rewritten)
+{
+    unit_free(&rewritten->unit);
+    graph_free(rewritten->backward);
+    *rewritten = (struct rewritten){.forward = 0};
+}
+
+coda_status rewrite_block(const struct graph *block, const coda_rewrite_options *options, struct unit *unit,
+                          char **report, coda_error *error)
+{
+    struct rewritten made;
+    coda_status status = rewrite_apart(block, options, &made, report, error);
+    *unit = made.unit;
+    graph_free(made.backward);
+    return status;
 }

@@ -22,6 +22,16 @@ coda_status rewrite_block(const struct graph *block, const coda_rewrite_options 
 /* Is the unit, as text, within the limits of the parser? Sets *why where not. */
 bool unit_is_acceptable(const struct unit *unit, const char *name, struct complaint *why);
 
+/* The same, with what tells the forward from the backward. */
+struct rewritten {
+    struct unit unit;
+    int forward;            /* programs of the forward, which come first */
+    struct graph *backward; /* the graph that the others were cut from; NULL: there are none */
+};
+coda_status rewrite_apart(const struct graph *block, const coda_rewrite_options *options, struct rewritten *rewritten,
+                          char **report, coda_error *error);
+void rewritten_free(struct rewritten *rewritten);
+
 /* Appends to `unit` (empty) one program an operator. */
 coda_status unfuse(const struct graph *program, struct unit *unit, coda_error *error);
 

@@ -9,7 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-extern const char *const coda_standard_texts[][2];
+extern const char *const coda_standard_texts[][2]; /* programs/ */
+extern const char *const coda_block_texts[][2];    /* blocks/ */
 
 enum { MAX_FILE = 16 << 20 };
 
@@ -103,35 +104,63 @@ void coda_module_free(coda_module *module)
     free(module);
 }
 
-/* The standard programs are parsed once a process, on first use. */
-static pthread_once_t standard_once = PTHREAD_ONCE_INIT;
-static coda_module *standard_module;
-static coda_error standard_error;
+/* The texts that the library carries, parsed once a process, on first use. */
+struct carried {
+    const char *name;
+    const char *const (*text)[2];
+    coda_module *module;
+    coda_error error;
+};
+static pthread_once_t programs_once = PTHREAD_ONCE_INIT, blocks_once = PTHREAD_ONCE_INIT;
+static struct carried programs = {.name = "standard programs"}, blocks = {.name = "standard blocks"};
 
-static void parse_standard(void)
+static void parse_carried(struct carried *carried)
 {
     size_t length = 0;
-    for (int i = 0; coda_standard_texts[i][0]; i++)
-        length += strlen(coda_standard_texts[i][1]) + 1;
+    for (int i = 0; carried->text[i][0]; i++)
+        length += strlen(carried->text[i][1]) + 1;
     char *text = malloc(length + 1);
     if (!text) {
-        fail_memory(&standard_error, "the standard programs", length);
+        fail_memory(&carried->error, carried->name, length);
         return;
     }
     char *end = text;
-    for (int i = 0; coda_standard_texts[i][0]; i++)
-        end += sprintf(end, "%s\n", coda_standard_texts[i][1]);
-    coda_module_parse(text, (size_t)(end - text), "standard programs", &standard_module, &standard_error);
+    for (int i = 0; carried->text[i][0]; i++)
+        end += sprintf(end, "%s\n", carried->text[i][1]);
+    coda_module_parse(text, (size_t)(end - text), carried->name, &carried->module, &carried->error);
     free(text);
+}
+
+static void parse_programs(void)
+{
+    programs.text = coda_standard_texts;
+    parse_carried(&programs);
+}
+
+static void parse_blocks(void)
+{
+    blocks.text = coda_block_texts;
+    parse_carried(&blocks);
+}
+
+static coda_status give(const struct carried *carried, const coda_module **module, coda_error *error)
+{
+    if (!carried->module)
+        return fail(error, carried->error.status, "%s", carried->error.message);
+    *module = carried->module;
+    return CODA_OK;
 }
 
 coda_status coda_standard_module(const coda_module **module, coda_error *error)
 {
-    pthread_once(&standard_once, parse_standard);
-    if (!standard_module)
-        return fail(error, standard_error.status, "%s", standard_error.message);
-    *module = standard_module;
-    return CODA_OK;
+    pthread_once(&programs_once, parse_programs);
+    return give(&programs, module, error);
+}
+
+coda_status coda_standard_blocks(const coda_module **module, coda_error *error)
+{
+    pthread_once(&blocks_once, parse_blocks);
+    return give(&blocks, module, error);
 }
 
 coda_status coda_module_retype(const coda_module *module, coda_dtype from, coda_dtype to, coda_module **retyped,

@@ -187,27 +187,6 @@ static bool same_elements(const coda_tensor *a, const coda_tensor *b)
            a->shape[1] == b->shape[1] && a->stride == b->stride;
 }
 
-/* Is the `in` read only where the tile that overwrites it is computed? */
-static bool read_in_place(const coda_kernel *kernel, int i)
-{
-    const struct graph *graph = kernel->graph;
-    int node = graph->operand[i].node;
-    if (graph->is_block)
-        return true; /* the interpreter reads everything before it writes */
-    if (!kernel->form.space || kernel->form.space[node] == SPACE_NONE)
-        return false;
-    for (int n = 0; n < graph->node_count; n++) {
-        const struct node *user = &graph->node[n];
-        bool by_index = user->op == OP_TRANSPOSE || user->op == OP_STACK || user->op == OP_GEMM ||
-                        user->op == OP_GATHER || user->op == OP_ROPE || user->op == OP_REPEAT ||
-                        (op_is_reduction(user->op) && user->run.axis < 0 && user->run.value == 0);
-        for (int k = 0; by_index && k < user->input_count; k++)
-            if (user->input[k] == node && !(user->op == OP_ROPE && k == 0))
-                return false;
-    }
-    return true;
-}
-
 coda_status check_memory(const coda_kernel *kernel, const coda_tensor *operand, coda_error *error)
 {
     const struct graph *graph = kernel->graph;
@@ -222,7 +201,7 @@ coda_status check_memory(const coda_kernel *kernel, const coda_tensor *operand, 
             if (j == i || !overlap(&operand[i], &operand[j]))
                 continue;
             if (graph->operand[j].role == CODA_IN && same_elements(&operand[i], &operand[j]) &&
-                read_in_place(kernel, j))
+                (graph->is_block || is_read_in_place(graph, &kernel->form, j))) /* a block reads all before it writes */
                 continue;
             return fail(error, CODA_INVALID,
                         "%s shares memory with %s\nAn out may only be the very same elements as an in that is read "

@@ -1,0 +1,39 @@
+/* Which outs may take the place of which `in`s. */
+#include "ir/graph.h"
+
+static bool reads_by_index(const struct node *user)
+{
+    switch (user->op) {
+    case OP_TRANSPOSE:
+    case OP_STACK:
+    case OP_GEMM:
+    case OP_GATHER:
+    case OP_ROPE:
+    case OP_REPEAT:
+        return true;
+    default:
+        return op_is_reduction(user->op) && user->run.axis < 0 && user->run.value == 0;
+    }
+}
+
+bool is_read_in_place(const struct graph *graph, const struct form *form, int in)
+{
+    int node = graph->operand[in].node;
+    if (!form->space || form->space[node] == SPACE_NONE)
+        return false;
+    for (int n = 0; n < graph->node_count; n++) {
+        const struct node *user = &graph->node[n];
+        for (int k = 0; reads_by_index(user) && k < user->input_count; k++)
+            if (user->input[k] == node && !(user->op == OP_ROPE && k == 0))
+                return false;
+    }
+    return true;
+}
+
+bool may_replace(const struct graph *graph, const struct form *form, int out, int in)
+{
+    const struct operand *o = &graph->operand[out], *i = &graph->operand[in];
+    return form->space && i->role == CODA_IN && o->role == CODA_OUT && o->dtype == i->dtype &&
+           shape_equal(&o->shape, &i->shape) && form->space[o->node] == SPACE_TILE &&
+           form->space[i->node] == SPACE_TILE && is_read_in_place(graph, form, in);
+}

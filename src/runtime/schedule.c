@@ -1,0 +1,268 @@
+/* Schedules: made, asked, released. */
+#include "runtime/schedule.h"
+#include "rewrite/rewrite.h"
+#include "runtime/sizes.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---------------------------------------------------------------- making */
+
+static coda_status take_options(const coda_schedule_options *from, coda_schedule_options *to, coda_error *error)
+{
+    *to = (coda_schedule_options){.size = sizeof *to};
+    if (!from)
+        return CODA_OK;
+    if (from->size < sizeof from->size || from->size > 1 << 16)
+        return fail(error, CODA_INVALID, "coda_schedule_options.size is %zu; set it to sizeof(coda_schedule_options)",
+                    from->size);
+    memcpy(to, from, from->size < sizeof *to ? from->size : sizeof *to);
+    if (!to->row_axis)
+        to->row_axis = "M";
+    to->together = to->together || (to->wide_axis && to->backward);
+    return CODA_OK;
+}
+
+static coda_status plan(coda_schedule *schedule, const coda_schedule_options *options, coda_error *error)
+{
+    const coda_rewrite_options rewrite = {.backward = options->backward, .allow_passes = options->allow_passes};
+    const struct plan_options planning = {.together = options->together,
+                                          .keep_saved = options->keep_saved,
+                                          .consumed = options->consumes,
+                                          .wide_axis = options->wide_axis,
+                                          .row_axis = options->row_axis,
+                                          .chunk_rows = options->chunk_rows};
+    struct rewritten made;
+    struct complaint why = {0};
+    coda_status status = rewrite_apart(schedule->block, &rewrite, &made, NULL, error);
+    if (status != CODA_OK)
+        return status;
+    schedule->unit = made.unit;
+    if (!memory_plan_make(&schedule->plan, &made.unit, made.forward, schedule->block, made.backward, &planning, &why))
+        status = fail_complaint(error, &why);
+    graph_free(made.backward);
+    return status;
+}
+
+/* The dims that a program has, but for the rows of chunks. */
+static void dims_of_program(const coda_schedule *schedule, const struct graph *graph, coda_dims *dims)
+{
+    dims->count = 0;
+    for (int i = 0; i < graph->axis_count; i++) {
+        int axis = graph_find_axis(schedule->block, graph->axis[i].name);
+        bool given = axis >= 0 && schedule->fixed_size[axis] > 0 && graph->axis[i].term_count == 0;
+        if (!given || (axis == schedule->plan.row_axis && !axis_is_fixed(graph, i)))
+            continue;
+        dims->item[dims->count].axis = graph->axis[i].name;
+        dims->item[dims->count++].size = schedule->fixed_size[axis];
+    }
+}
+
+static coda_status make_kernel(const coda_schedule *schedule, struct schedule_kernel *made, struct graph *graph,
+                               const coda_options *options, coda_error *error)
+{
+    coda_dims dims;
+    made->program.graph = graph;
+    made->parameter = calloc((size_t)graph->parameter_count + 1, sizeof *made->parameter);
+    if (!made->parameter)
+        return fail_memory(error, "a kernel's parameters", (size_t)graph->parameter_count * sizeof *made->parameter);
+    for (int i = 0; i < graph->parameter_count; i++) {
+        int found = -1;
+        for (int k = 0; k < schedule->block->parameter_count; k++)
+            if (!strcmp(schedule->block->parameter[k].name, graph->parameter[i].name))
+                found = k;
+        if (found < 0)
+            return fail(error, CODA_UNSUPPORTED, "%s has the parameter %s, which the block has not", graph->name,
+                        graph->parameter[i].name);
+        made->parameter[i] = found;
+    }
+    dims_of_program(schedule, graph, &dims);
+    return coda_kernel_create(schedule->device, &made->program, &dims, options, &made->kernel, error);
+}
+
+static bool sums_vectors(const coda_schedule *schedule)
+{
+    for (int s = 0; s < schedule->plan.step_count; s++)
+        if (schedule->plan.step[s].program < 0)
+            return true;
+    return false;
+}
+
+static coda_status make_kernels(coda_schedule *schedule, const coda_options *options, coda_error *error)
+{
+    const coda_module *standard;
+    int count = schedule->unit.count;
+    coda_status status = CODA_OK;
+    schedule->kernel = calloc((size_t)count + 1, sizeof *schedule->kernel);
+    if (!schedule->kernel)
+        return fail_memory(error, "the kernels of a schedule", (size_t)count * sizeof *schedule->kernel);
+    for (int i = 0; i < count && status == CODA_OK; i++)
+        status = make_kernel(schedule, &schedule->kernel[i], schedule->unit.graph[i], options, error);
+    if (status != CODA_OK || !sums_vectors(schedule))
+        return status;
+    status = coda_standard_module(&standard, error);
+    if (status != CODA_OK)
+        return status;
+    const coda_program *sum = coda_module_find(standard, "column_sum");
+    if (!sum)
+        return fail(error, CODA_UNSUPPORTED, "the library was built without the program column_sum");
+    schedule->kernel[count].program.graph = sum->graph;
+    return coda_kernel_create(schedule->device, sum, NULL, NULL, &schedule->kernel[count].kernel, error);
+}
+
+/* What the gradient `name` belongs to: an `in`, or the parts of a stack. NULL: neither. */
+static char *owner_of(const struct graph *block, const char *name)
+{
+    int in = name[0] == 'd' ? graph_find_operand(block, name + 1) : -1;
+    if (in >= 0)
+        return strdup(block->operand[in].name);
+    for (int n = 0; n < block->node_count && name[0] == 'd'; n++) {
+        const struct node *stack = &block->node[n];
+        char *names = stack->op == OP_STACK ? calloc(1, MAX_STACK * 256) : NULL;
+        size_t length = 0;
+        for (int k = 0; names && k < stack->input_count; k++) {
+            const struct node *part = &block->node[stack->input[k]];
+            length += (size_t)snprintf(names + length, 250, "%s%.200s", k ? "_" : "",
+                                       part->op == OP_IN ? block->operand[part->index].name : "?");
+        }
+        bool found = names && !strcmp(names, name + 1);
+        length = 0;
+        for (int k = 0; found && k < stack->input_count; k++)
+            length += (size_t)snprintf(names + length, 250, "%s%.200s", k ? "," : "",
+                                       block->operand[block->node[stack->input[k]].index].name);
+        if (found)
+            return names;
+        free(names);
+    }
+    return NULL;
+}
+
+static coda_status name_owners(coda_schedule *schedule, coda_error *error)
+{
+    int count = schedule->plan.caller_count;
+    schedule->of = calloc((size_t)count + 1, sizeof *schedule->of);
+    if (!schedule->of)
+        return fail_memory(error, "the names of gradients", (size_t)count * sizeof *schedule->of);
+    for (int v = schedule->block->operand_count; v < count; v++)
+        schedule->of[v] = owner_of(schedule->block, schedule->plan.value[v].name);
+    return CODA_OK;
+}
+
+coda_status coda_schedule_create(coda_device *device, const coda_program *block, const coda_dims *dims,
+                                 const coda_schedule_options *options, coda_schedule **schedule, coda_error *error)
+{
+    coda_schedule_options taken;
+    if (!device || !block || !schedule)
+        return fail(error, CODA_INVALID, "coda_schedule_create needs a device, a block and a place for the schedule");
+    coda_status status = take_options(options, &taken, error);
+    if (status != CODA_OK)
+        return status;
+    coda_schedule *made = calloc(1, sizeof *made);
+    if (!made)
+        return fail_memory(error, "a schedule", sizeof *made);
+    made->device = device;
+    made->together = taken.together;
+    made->block = graph_copy(block->graph);
+    status = made->block ? CODA_OK : fail_memory(error, "a copy of the block", sizeof *made->block);
+    if (status == CODA_OK)
+        status = sizes_from_dims(made->block, dims, made->fixed_size, error);
+    if (status == CODA_OK)
+        status = plan(made, &taken, error);
+    if (status == CODA_OK)
+        status = make_kernels(made, taken.kernels, error);
+    if (status == CODA_OK)
+        status = name_owners(made, error);
+    if (status != CODA_OK) {
+        coda_schedule_free(made);
+        return status;
+    }
+    *schedule = made;
+    return CODA_OK;
+}
+
+void coda_schedule_free(coda_schedule *schedule)
+{
+    if (!schedule)
+        return;
+    for (int i = 0; schedule->kernel && i <= schedule->unit.count; i++) {
+        coda_kernel_free(schedule->kernel[i].kernel);
+        free(schedule->kernel[i].parameter);
+    }
+    for (int v = 0; schedule->of && v < schedule->plan.caller_count; v++)
+        free(schedule->of[v]);
+    free(schedule->of);
+    free(schedule->kernel);
+    memory_plan_free(&schedule->plan);
+    unit_free(&schedule->unit);
+    graph_free(schedule->block);
+    free(schedule);
+}
+
+/* ---------------------------------------------------------------- asking */
+
+int coda_schedule_value_count(const coda_schedule *schedule)
+{
+    return schedule->plan.value_count;
+}
+
+int coda_schedule_operand_count(const coda_schedule *schedule)
+{
+    return schedule->plan.caller_count;
+}
+
+coda_status coda_schedule_value(const coda_schedule *schedule, int index, coda_value *value)
+{
+    static const coda_value_kind kinds[] = {[PLAN_INPUT] = CODA_INPUT,
+                                            [PLAN_RESULT] = CODA_RESULT,
+                                            [PLAN_SAVED] = CODA_SAVED,
+                                            [PLAN_SCRATCH] = CODA_SCRATCH};
+    if (index < 0 || index >= schedule->plan.value_count)
+        return CODA_INVALID;
+    const struct plan_value *v = &schedule->plan.value[index];
+    *value = (coda_value){.name = v->name,
+                          .kind = kinds[v->kind],
+                          .dtype = v->dtype,
+                          .rank = v->shape.rank,
+                          .phases = (v->used[0] ? CODA_FORWARD : 0) | (v->used[1] ? CODA_BACKWARD : 0),
+                          .accumulated = v->accumulated,
+                          .of = index < schedule->plan.caller_count ? schedule->of[index] : NULL};
+    for (int i = 0; i < v->shape.rank; i++)
+        dim_print(schedule->block, &v->shape.dim[i], value->dim[i], sizeof value->dim[i]);
+    return CODA_OK;
+}
+
+int coda_schedule_find(const coda_schedule *schedule, const char *name)
+{
+    return name ? memory_plan_find(&schedule->plan, name) : -1;
+}
+
+const char *coda_schedule_parameter(const coda_schedule *schedule, int index, double *default_value)
+{
+    const coda_program block = {schedule->block};
+    return coda_program_parameter(&block, index, default_value);
+}
+
+int coda_schedule_step_count(const coda_schedule *schedule)
+{
+    return schedule->plan.step_count;
+}
+
+coda_status coda_schedule_step(const coda_schedule *schedule, int index, coda_step *step)
+{
+    if (index < 0 || index >= schedule->plan.step_count)
+        return CODA_INVALID;
+    const struct plan_step *s = &schedule->plan.step[index];
+    const struct schedule_kernel *kernel = &schedule->kernel[s->program >= 0 ? s->program : schedule->unit.count];
+    *step = (coda_step){&kernel->program, kernel->kernel, s->backward ? CODA_BACKWARD : CODA_FORWARD, s->chunked};
+    return CODA_OK;
+}
+
+double coda_schedule_bytes_moved(const coda_schedule *schedule)
+{
+    double bytes = 0;
+    for (int i = 0; i <= schedule->unit.count; i++)
+        if (schedule->kernel[i].kernel)
+            bytes += coda_kernel_bytes_moved(schedule->kernel[i].kernel);
+    return bytes;
+}

@@ -1,0 +1,52 @@
+/* A block's programs on a device, and the memory between them. */
+#ifndef CODA_RUNTIME_SCHEDULE_H
+#define CODA_RUNTIME_SCHEDULE_H
+
+#include "rewrite/buffers.h"
+#include "runtime/device.h"
+
+/* A program, its kernel, and the block's parameter behind each of its own. */
+struct schedule_kernel {
+    coda_program program;
+    coda_kernel *kernel;
+    int *parameter;
+};
+
+struct coda_schedule {
+    coda_device *device;
+    struct graph *block; /* own copy */
+    int64_t fixed_size[MAX_AXES];
+    bool together;
+    struct memory_plan plan;
+    struct unit unit;               /* the programs; the plan's steps count in it */
+    struct schedule_kernel *kernel; /* one a program of the unit, then column_sum */
+    char **of;                      /* one a value of the caller: what a gradient belongs to; NULL */
+};
+
+enum { SCHEDULE_ALIGNMENT = 256 };
+
+/* Bytes, saturated; offset[] is of the slot in its memory. */
+struct slot_layout {
+    size_t offset[MAX_SLOTS];
+    size_t saved, scratch;
+};
+
+/* schedule_memory.c */
+/* Slots that the phases do not use may have unknown sizes. */
+coda_status schedule_layout(const coda_schedule *schedule, int phases, const int64_t *sizes, struct slot_layout *layout,
+                            coda_error *error);
+/* The value as a dense tensor at `data`; wide values have the rows of a chunk. */
+coda_tensor schedule_tensor(const coda_schedule *schedule, int value, const int64_t *sizes, void *data);
+bool is_value_used(const struct plan_value *value, int phases);
+/* The axis of a value whose size is not known; -1: there is none. */
+int unknown_axis(const struct plan_value *value, const int64_t *sizes);
+
+/* schedule_check.c: the caller's tensors. Fills in strides and finds the sizes of all axes that the phases use. */
+coda_status schedule_check(const coda_schedule *schedule, int phases, coda_tensor *operand, int count, int64_t *sizes,
+                           coda_error *error);
+/* Refuses results that share memory with what is still read, and memory that is missing or misaligned. */
+coda_status schedule_check_memory(const coda_schedule *schedule, int phases, const coda_tensor *operand,
+                                  const struct slot_layout *layout, const void *saved, const void *scratch,
+                                  coda_error *error);
+
+#endif
