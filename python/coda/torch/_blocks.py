@@ -1,0 +1,127 @@
+"""The texts of the operators. Names of operands are the names of the functions' arguments."""
+
+import functools
+
+from ._operator import Operator
+
+# How the left operand comes: as it is, to be normalised, to be normalised by 1 + weight (Gemma), or normalised but for the
+# row scale, which is finished here from sums of squares.
+_INPUTS = {
+    "": ("in  x : bf16[M, K]", "x", ""),
+    "norm": ("in  x : bf16[M, K]; in  norm_weight : bf16[K]; param eps = 1e-6", "rmsnorm(x, norm_weight, eps)", ""),
+    "norm1": ("in  x : bf16[M, K]; in  norm_weight : bf16[K]; param eps = 1e-6", "rmsnorm(x, 1 + norm_weight, eps)", ""),
+    "deferred": ("in  x : bf16[M, K]; in  squares : f32[M, K/128]; param eps = 1e-6\n"
+                 "    r = rsqrt(sum(squares) / K + eps)", "x", " * r"),
+}
+_GATES = {"swiglu": "silu", "geglu": "gelu_tanh"}
+
+
+def _linear(form, bias):
+    inputs, h, scale = _INPUTS[form]
+    return f"""
+    {inputs}
+    in  weight : bf16[N, K]
+    {'in  bias : bf16[N]' if bias else ''}
+    out y : bf16[M, N] = {h} @ weight.T{scale}{' + bias' if bias else ''}"""
+
+
+def _gated(form, activation):
+    inputs, h, scale = _INPUTS[form]
+    return f"""
+    {inputs}
+    in  gate, up : bf16[N, K]
+    h = {h}
+    g = h @ gate.T{scale}
+    u = h @ up.T{scale}
+    out y : bf16[M, N] = {activation}(g) * u""".replace("    h = x\n", "").replace(
+        "= h @", "= x @" if h == "x" else "= h @")
+
+
+def _rope(form, bias, norm):
+    """Query, key and value; queries and keys normalised by head where `norm` is "1" or "1 +" (Qwen3, Gemma 3), rotated."""
+    inputs, h, scale = _INPUTS[form]
+    normed = """
+    in  query_norm, key_norm : bf16[D]
+    param head_eps = 1e-6""" if norm else ""
+    head = """
+    w = where(index(N) < Q, repeat(query_norm, N), repeat(key_norm, N))
+    q = rsqrt(sum(z * z, N:D) / D + head_eps)
+    n = where(index(N) < T, z * q * w, z)""" if norm else ""
+    return f"""
+    axis N = Q + 2*E
+    axis T = Q + E
+    {inputs}
+    in  query : bf16[Q, K]
+    in  key, value : bf16[E, K]
+    {'in  bias : bf16[N]' if bias else ''}{normed}
+    in  table : f32[P, D]
+    in  positions : i32[M]
+    z = {h} @ stack(query, key, value).T{scale}{' + bias' if bias else ''}{head}
+    out y : bf16[M, N] = rope({'n' if norm else 'z'}, table, positions, cols = T)"""
+
+
+_RESIDUAL = """
+    in  x : bf16[M, K]
+    in  weight : bf16[N, K]
+    in  residual : bf16[M, N]
+    out y : bf16[M, N] = x @ weight.T + residual"""
+
+
+def _residual_norm(offset):
+    return f"""
+    in  x : bf16[M, K]
+    in  weight : bf16[N, K]
+    in  residual, : bf16[M, N]
+    in  norm_weight : bf16[N]
+    z = x @ weight.T + residual
+    out y : bf16[M, N] = z
+    out h : bf16[M, N] = z * {'(1 + norm_weight)' if offset else 'norm_weight'}
+    out squares : f32[M, N/128] = sum(z * z, N:128)""".replace("residual,", "residual")
+
+
+def _tail(activation, offset):
+    """A decoder layer after its attention: output projection, residual, norm, gated MLP, residual."""
+    return f"""
+    in  y : bf16[M, A]
+    in  residual : bf16[M, D]
+    in  output : bf16[D, A]
+    in  norm_weight : bf16[D]
+    in  gate, up : bf16[F, D]
+    in  down : bf16[D, F]
+    param eps = 1e-6
+    x1 = y @ output.T + residual
+    h = rmsnorm(x1, {'1 + ' if offset else ''}norm_weight, eps)
+    g = h @ gate.T
+    u = h @ up.T
+    a = {activation}(g) * u
+    out x : bf16[M, D] = a @ down.T + x1"""
+
+
+def _texts():
+    yield "linear_residual", _RESIDUAL
+    for offset in ("", "1"):
+        yield f"linear_residual_rmsnorm{offset}", _residual_norm(offset)
+        for gate, activation in _GATES.items():
+            yield f"attention_output_{gate}{offset}", _tail(activation, offset)
+    for form in _INPUTS:
+        prefix = f"{form}_" if form else ""
+        for bias in ("", "_bias"):
+            yield f"{prefix}linear{bias}", _linear(form, bias)
+            yield f"{prefix}linear_rope{bias}", _rope(form, bias, "")
+            yield f"{prefix}linear_qknorm_rope{bias}", _rope(form, bias, "1")
+        for gate, activation in _GATES.items():
+            yield f"{prefix}linear_{gate}", _gated(form, activation)
+
+
+def _lines(body):
+    return "\n".join(line for line in body.splitlines() if line.strip())
+
+
+@functools.lru_cache(None)
+def text(name: str) -> str:
+    """The block behind an operator."""
+    return f"block {name} {{\n{_lines(dict(_texts())[name])}\n}}\n"
+
+
+NAMES = tuple(name for name, _ in _texts())
+OPERATORS = {name: Operator(name, text(name)) for name in NAMES}

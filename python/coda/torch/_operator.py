@@ -1,0 +1,328 @@
+"""A block or program as a torch operator: forward, derived backward, fake implementation, autograd."""
+
+import functools
+import re
+import threading
+
+import torch
+
+from .._errors import UnsupportedError
+from .._program import Module
+from ._launch import CODA_DTYPE, TORCH_DTYPE, Sequence, derived_axes, device_key
+
+LIBRARY = torch.library.Library("coda", "DEF")
+COMPUTE_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+_lock = threading.RLock()
+
+
+class Operator:
+    """`coda::name`, made from one block or program.
+
+    "bf16" in the text stands for the type of the call's tensors. Derived are: the programs that run without gradients, those
+    that also keep what the backward reads, and the backward; all three are operators of their own (`name`, `name_keep`,
+    `name_backward`), so that graphs see them whole.
+    """
+
+    def __init__(self, name: str, text: str):
+        block = Module.parse(text, name)[0]
+        self.name, self.module = name, Module.parse(re.sub(r"^program ", "block ", block.text), name)
+        self.block = self.module[0]
+        self.inputs = [o for o in self.block.operands if o.role == "in"]
+        self.outputs = [o for o in self.block.operands if o.role != "in"]
+        self.parameters = list(self.block.parameters)
+        for o in self.outputs:
+            if o.role == "accumulate":
+                raise UnsupportedError(f"{name}: `{o.name} +=` changes a tensor in place; a torch operator returns new ones")
+        self._register()
+
+    @functools.cached_property
+    def derived(self) -> "Derived":
+        with _lock:
+            return Derived(self)
+
+    @functools.lru_cache(None)
+    def variant(self, dtype: str) -> "Variant":
+        return Variant(self, dtype)
+
+    # ---------------------------------------------------------------- torch.library
+
+    def _register(self):
+        arguments = ", ".join([f"Tensor {o.name}" for o in self.inputs] + [f"float {p}" for p in self.parameters])
+        returns = lambda n: "Tensor" if n == 1 else f"({', '.join(['Tensor'] * n)})"  # noqa: E731
+        tags = (torch.Tag.pt2_compliant_tag,)
+        count = len(self.outputs)
+        LIBRARY.define(f"{self.name}({arguments}) -> {returns(count)}", tags=tags)
+        LIBRARY.define(f"{self.name}_keep({arguments}) -> Tensor[]", tags=tags)
+        LIBRARY.define(f"{self.name}_backward(Tensor[] tensors, float[] parameters, str dtype, int wanted)"
+                       " -> Tensor[]", tags=tags)
+        space = torch.ops.coda
+        self.op = getattr(space, self.name).default
+        self.keep_op = getattr(space, f"{self.name}_keep").default
+        self.backward_op = getattr(space, f"{self.name}_backward").default
+        first = self._first_typed()
+
+        def variant_of(arguments):
+            return self.variant(CODA_DTYPE[arguments[first].dtype])
+
+        def plain(*arguments):
+            results = variant_of(arguments).plain.run(device_key(arguments[0]), *arguments)
+            return results[0] if count == 1 else results
+
+        def fake_plain(*arguments):
+            results = variant_of(arguments).plain.fake(None, *arguments)
+            return results[0] if count == 1 else results
+
+        def keep(*arguments):
+            return list(variant_of(arguments).keep.run(device_key(arguments[0]), *arguments))
+
+        def fake_keep(*arguments):
+            return list(variant_of(arguments).keep.fake(None, *arguments))
+
+        def backward(tensors, parameters, dtype, wanted):
+            sequence = self.variant(dtype).backward(wanted).sequence
+            return list(sequence.run(device_key(tensors[0]), *tensors, *parameters))
+
+        def fake_backward(tensors, parameters, dtype, wanted):
+            return list(self.variant(dtype).backward(wanted).sequence.fake(None, *tensors, *parameters))
+
+        for suffix, real, fake in (("", plain, fake_plain), ("_keep", keep, fake_keep), ("_backward", backward, fake_backward)):
+            LIBRARY.impl(f"{self.name}{suffix}", real, "CompositeExplicitAutograd")
+            torch.library.register_fake(f"coda::{self.name}{suffix}", fake, lib=LIBRARY)
+        LIBRARY.impl(self.name, self._autograd(), "Autograd")
+        refuse = _refuse_second_derivative(self.name)
+        torch.library.register_autograd(f"coda::{self.name}_backward", refuse, lib=LIBRARY)
+        torch.library.register_autograd(f"coda::{self.name}_keep", refuse, lib=LIBRARY)
+
+    def check(self, tensors):
+        """Raises what torch users expect where types or devices do not fit; sizes are checked by the call."""
+        first = self._first_typed()
+        for o, t in zip(self.inputs, tensors):
+            if not isinstance(t, torch.Tensor):
+                raise TypeError(f"{self.name}: `{o.name}` must be a Tensor, not {type(t).__name__}")
+            if t.device != tensors[0].device:
+                raise RuntimeError(f"{self.name}: expected all tensors to be on the same device, but "
+                                   f"`{self.inputs[0].name}` is on {tensors[0].device} and `{o.name}` is on {t.device}")
+            if o.dtype == "bf16" and tensors[first].dtype not in COMPUTE_DTYPES:
+                raise TypeError(f"{self.name}: `{self.inputs[first].name}` is {tensors[first].dtype}; coda computes in "
+                                "bfloat16, float16 and float32")
+            wanted = tensors[first].dtype if o.dtype == "bf16" else TORCH_DTYPE[o.dtype]
+            if t.dtype is not wanted:
+                raise TypeError(f"{self.name}: `{o.name}` is {t.dtype}; expected {wanted}")
+
+    def _first_typed(self):
+        return next((i for i, o in enumerate(self.inputs) if o.dtype == "bf16"), 0)
+
+    def _autograd(self):
+        operator, count, inputs = self, len(self.outputs), len(self.inputs)
+        below = torch._C._AutoDispatchBelowAutograd
+        first = self._first_typed()
+
+        class Function(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, *arguments):
+                variant = operator.variant(CODA_DTYPE[arguments[first].dtype])
+                wanted = sum(1 << i for i in range(inputs) if ctx.needs_input_grad[i])
+                derived = variant.backward(wanted)
+                with below():
+                    results = operator.keep_op(*arguments)
+                tensors = (*arguments[:inputs], *results)
+                ctx.save_for_backward(*[tensors[i] for i in derived.saved_places])
+                ctx.shapes = [t.shape for t in arguments[:inputs]]
+                ctx.derived, ctx.parameters, ctx.wanted = derived, list(arguments[inputs:]), wanted
+                return results[0] if count == 1 else tuple(results[:count])
+
+            @staticmethod
+            def backward(ctx, *gradients):
+                derived = ctx.derived
+                tensors = list(ctx.saved_tensors) + [gradients[i] for i in derived.arriving]
+                results = operator.backward_op(tensors, ctx.parameters, derived.dtype, ctx.wanted)
+                return derived.finish(results, ctx.shapes)
+
+        Function.__name__ = Function.__qualname__ = f"coda_{self.name}"
+        op, grad_enabled, any_requires_grad = self.op, torch.is_grad_enabled, torch._C._any_requires_grad
+
+        def autograd(*arguments):
+            if grad_enabled() and any_requires_grad(*arguments):
+                if operator.derived.why_not:
+                    raise NotImplementedError(f"coda::{operator.name} has no backward: {operator.derived.why_not}")
+                return Function.apply(*arguments)
+            with below():
+                return op(*arguments)
+        return autograd
+
+
+def _refuse_second_derivative(name):
+    def backward(ctx, *gradients):
+        raise NotImplementedError(f"coda::{name} has no second derivative; use torch's own operators for it")
+    return backward
+
+
+class Derived:
+    """What the compiler makes of an operator's block."""
+
+    def __init__(self, operator: "Operator"):
+        self.name, self.inputs, self.outputs = operator.name, operator.inputs, operator.outputs
+        block = operator.block
+        self.plain, _ = block.rewrite(allow_passes=True)
+        self.why_not, self.kept, self.backward, self.saved, self.extra = None, self.plain, None, [], []
+        try:
+            kept, _ = block.rewrite(backward=True, allow_passes=True)
+        except UnsupportedError as problem:
+            self.why_not = str(problem)
+            return
+        prefix = f"{block.name}_bwd_"
+        self.kept = Module.parse("".join(p.text for p in kept if not p.name.startswith(prefix)))
+        self.backward = self._gradients_in_the_type_of_the_weight([p for p in kept if p.name.startswith(prefix)])
+        made = {o.name for p in self.backward for o in p.operands if o.role != "in"}
+        arriving = {f"d{o.name}" for o in self.outputs}
+        read = dict.fromkeys(o.name for p in self.backward for o in p.operands if o.role == "in")
+        self.saved = [n for n in read if n not in made and n not in arriving]
+        given = {o.name for o in self.inputs + self.outputs}
+        self.extra = [n for n in self.saved if n not in given]
+
+    def _gradients_in_the_type_of_the_weight(self, programs):
+        """Weight gradients come as `f32 +=`; a fresh gradient of autograd is stored once, in the weight's type."""
+        types = {f"d{o.name}": o.dtype for o in self.inputs}
+
+        def store(match):
+            name, dims = match.groups()
+            dtype = types.get(name) or next((o.dtype for o in self.inputs if name.startswith(f"d{o.name}_")), "f32")
+            return f"out {name} : {dtype}[{dims}] = "
+        text = "".join(re.sub(r"out (\w+) : f32\[([^\]]*)\] \+= ", store, p.text) for p in programs)
+        return Module.parse(text, f"{self.name} backward")
+
+    def parts(self, name):
+        """A stack of weights has one gradient, rows end to end: the inputs that `dWq_Wk_Wv` belongs to."""
+        names = [o.name for o in self.inputs]
+
+        def split(rest):
+            if rest in names:
+                return [rest]
+            for first in names:
+                if rest.startswith(first + "_"):
+                    tail = split(rest[len(first) + 1:])
+                    if tail:
+                        return [first] + tail
+            return []
+        return split(name[1:]) if name.startswith("d") else []
+
+
+class Variant:
+    """An operator in one type."""
+
+    def __init__(self, operator: Operator, dtype: str):
+        self.operator, self.dtype = operator, dtype
+        derived = operator.derived
+        retype = lambda module: module if dtype == "bf16" else module.retype("bf16", dtype)  # noqa: E731
+        block = retype(operator.module)[0]
+        self.inputs = [o for o in block.operands if o.role == "in"]
+        outputs = [o.name for o in operator.outputs]
+        self.plain = Sequence(operator.name, retype(derived.plain), self.inputs, outputs, operator.parameters)
+        self.keep = Sequence(operator.name, retype(derived.kept), self.inputs, outputs + derived.extra,
+                             operator.parameters)
+        self._retype = retype
+
+    @functools.lru_cache(None)
+    def backward(self, wanted: int) -> "Backward":
+        return Backward(self, wanted, self._retype(self.operator.derived.backward))
+
+
+class Backward:
+    """The backward of a variant for the inputs in the bit set `wanted`: programs that nothing asks for do not run."""
+
+    def __init__(self, variant: Variant, wanted: int, module: Module):
+        operator = self.operator = variant.operator
+        self.wanted = [o for i, o in enumerate(variant.inputs) if wanted >> i & 1]
+        self._sources = [self._source(o, module) for o in self.wanted]
+        needed = {name for name, *_ in self._sources}
+        results = [o.name for p in module for o in p.operands if o.role != "in" and o.name in needed]
+        programs = []
+        for program in reversed(list(module)):
+            if any(o.name in needed for o in program.operands if o.role != "in"):
+                programs.insert(0, program)
+                needed |= {o.name for o in program.operands if o.role == "in"}
+        read = {o.name: o for p in programs for o in p.operands if o.role == "in"}
+        outputs = [f"d{o.name}" for o in operator.outputs]
+        saved = [n for n in operator.derived.saved if n in read]
+        arriving = [n for n in outputs if n in read]
+        places = [o.name for o in variant.inputs] + variant.keep.results
+        self.arriving = [outputs.index(n) for n in arriving]
+        saved += self._sizes_without_an_operand(programs, [read[n] for n in saved + arriving], variant)
+        self.saved_places = [places.index(n) for n in saved]
+        read.update((o.name, o) for o in variant.inputs if o.name not in read)
+        arguments = [read[n] for n in saved + arriving]
+        self.dtype = variant.dtype
+        self.sequence = Sequence(f"{operator.name}_backward", programs, arguments, results, operator.parameters)
+        self._index = {n: i for i, n in enumerate(results)}
+        self._inputs = variant.inputs
+
+    def _source(self, o, module):
+        """Which out of the backward holds the gradient of input `o`, and which of a stack's parts it is."""
+        outs = [x for p in module for x in p.operands if x.role != "in"]
+        for x in outs:
+            if x.name == f"d{o.name}":
+                return x.name, x, None
+        for x in outs:
+            parts = self.operator.derived.parts(x.name)
+            if o.name in parts:
+                return x.name, x, parts
+        raise NotImplementedError(f"coda::{self.operator.name}: no gradient of `{o.name}` ({o.dtype}"
+                                  f"[{', '.join(o.dims)}]); detach it")
+
+    @staticmethod
+    def _sizes_without_an_operand(programs, arguments, variant):
+        """Inputs that are kept because they alone have an axis whose size the programs need."""
+        axes = {}
+        for program in programs:
+            axes.update(derived_axes(program.text))
+        names = lambda dims: {n for d in dims for n in re.findall(r"[A-Za-z_]\w*", d)}  # noqa: E731
+        needed = {a for p in programs for a in p.axes} | {n for p in programs for o in p.operands for n in names(o.dims)}
+        known = {d for o in arguments for d in o.dims if d.isidentifier()}
+        more = []
+        for axis in sorted((needed | names(axes.values())) - known - set(axes)):
+            source = next((o for o in variant.inputs if axis in o.dims), None)
+            if source and axis not in known:
+                more.append(source.name)
+                known |= set(source.dims)
+        return more
+
+    def finish(self, results, shapes):
+        """Gradients in the order of the operator's arguments, None where none is asked for."""
+        made, sizes = {}, None
+        for o, (name, x, parts) in zip(self.wanted, self._sources):
+            value = results[self._index[name]]
+            if parts:
+                sizes = sizes or self.sizes(shapes)
+                start = sum(sizes[self._dims(p)[0]] for p in parts[:parts.index(o.name)])
+                made[o.name] = value.narrow(0, start, sizes[o.dims[0]])
+            elif x.dims == o.dims:
+                made[o.name] = value
+            else:
+                sizes = sizes or self.sizes(shapes)
+                made[o.name] = self._fit(value, x.dims, o, sizes)
+        return (*(made.get(o.name) for o in self._inputs), *([None] * len(self.operator.parameters)))
+
+    def _dims(self, name):
+        return next(o.dims for o in self._inputs if o.name == name)
+
+    def sizes(self, shapes):
+        """Sizes of the axes, from the shapes of the operator's inputs."""
+        return {d: s for o, shape in zip(self._inputs, shapes) for d, s in zip(o.dims, shape) if d.isidentifier()}
+
+    def _fit(self, value, dims, o, sizes):
+        """A gradient that comes as runs, or as one value for a whole row, in the shape of its input."""
+        dtype = TORCH_DTYPE[o.dtype]
+        if len(o.dims) == 0:
+            return value.sum().to(dtype)
+        if len(o.dims) == 1 and len(dims) == 2:
+            value = value.sum(1 if dims[0] == o.dims[0] else 0)
+            size = sizes.get(o.dims[0], value.shape[0])
+            if value.shape[0] != size:  # repeat(g, N): element j belongs to g[j % size]
+                value = value.view(-1, size).sum(0)
+            return value.to(dtype)
+        if len(o.dims) == 2 and "/" in o.dims[1] and dims[0] == o.dims[0]:  # of a partial: one value for a whole row
+            value = value if len(dims) == 1 else value.sum(1)
+            run = int(o.dims[1].split("/")[1])
+            width = sizes[o.dims[1].split("/")[0]]
+            return value.unsqueeze(1).expand(-1, -(-width // run)).to(dtype)
+        raise NotImplementedError(f"coda::{self.operator.name}: the gradient of `{o.name}` comes as [{', '.join(dims)}]")

@@ -1,0 +1,291 @@
+"""The operators as functions: shapes of any rank, autocast, checks in the caller's terms."""
+
+from typing import NamedTuple
+
+import torch
+
+from ._blocks import OPERATORS
+from ._cross_entropy import MEAN, NONE, SUM
+from ._operator import COMPUTE_DTYPES
+
+
+class Normed(NamedTuple):
+    """An RMS-normalised tensor whose row scale is still to be applied, as `linear_residual_rmsnorm` returns it.
+
+    The operators of this module take it in place of `x` and finish the scale while they multiply, so no kernel runs between.
+    `tensor()` finishes it for other uses.
+    """
+
+    hidden: torch.Tensor   # x * norm_weight
+    squares: torch.Tensor  # sums of x^2 over runs of 128 columns, f32
+    eps: float
+
+    def tensor(self) -> torch.Tensor:
+        """The normalised tensor itself."""
+        scale = torch.rsqrt(self.squares.sum(-1, keepdim=True) / self.hidden.shape[-1] + self.eps)
+        return (self.hidden.float() * scale).to(self.hidden.dtype)
+
+
+# ---------------------------------------------------------------- arguments
+
+def _check(name, tensors, dtype, device):
+    for what, t in tensors.items():
+        if not isinstance(t, torch.Tensor):
+            raise TypeError(f"{name}: `{what}` must be a Tensor, not {type(t).__name__}")
+        if t.device != device:
+            raise RuntimeError(f"{name}: expected all tensors to be on the same device, but `x` is on {device} and "
+                               f"`{what}` is on {t.device}")
+        if t.dtype is not dtype:
+            raise TypeError(f"{name}: `x` is {dtype} and `{what}` is {t.dtype}; convert one of them, or use torch.autocast")
+
+
+def _prepare(name, x, tensors):
+    """x as a matrix and the other tensors, cast where autocast asks for it, and checked."""
+    if not isinstance(x, torch.Tensor):
+        raise TypeError(f"{name}: `x` must be a Tensor or a Normed, not {type(x).__name__}")
+    if torch.is_autocast_enabled(x.device.type):
+        to = torch.get_autocast_dtype(x.device.type)
+        cast = lambda t: t.to(to) if isinstance(t, torch.Tensor) and t.dtype in COMPUTE_DTYPES else t  # noqa: E731
+        x, tensors = cast(x), {what: cast(t) for what, t in tensors.items()}
+    if x.dtype not in COMPUTE_DTYPES:
+        raise TypeError(f"{name}: `x` is {x.dtype}; coda computes in bfloat16, float16 and float32")
+    if x.dim() == 0:
+        raise ValueError(f"{name}: `x` is a scalar; expected [..., features]")
+    _check(name, tensors, x.dtype, x.device)
+    return (x if x.dim() == 2 else x.reshape(-1, x.shape[-1])), tensors
+
+
+def _form(name, x, norm_weight, norm_offset, eps):
+    """Which operator takes such an `x`, and what it takes besides: (prefix, x, more tensors, more numbers)."""
+    if isinstance(x, Normed):
+        if norm_weight is not None:
+            raise ValueError(f"{name}: `x` is normalised already; leave out norm_weight")
+        squares = x.squares
+        return "deferred_", x.hidden, [squares if squares.dim() == 2 else squares.reshape(-1, squares.shape[-1])], [x.eps]
+    if norm_weight is None:
+        return "", x, [], []
+    return ("norm1_" if _offset(name, norm_offset) else "norm_"), x, [norm_weight], [eps]
+
+
+def _offset(name, norm_offset):
+    if norm_offset not in (0, 1):
+        raise ValueError(f"{name}: norm_offset is {norm_offset}; expected 0, or 1 where the weight is stored minus 1 (Gemma)")
+    return norm_offset == 1
+
+
+def _call(name, x, tensors, norm_weight, norm_offset, eps, rest=(), numbers=()):
+    """Runs an operator on `x` of any rank; returns its result with x's leading dimensions."""
+    prefix, x, more, scales = _form(name, x, norm_weight, norm_offset, eps)
+    normed = prefix.startswith("norm")
+    if normed:
+        tensors = {"norm_weight": norm_weight, **tensors}
+    matrix, tensors = _prepare(name, x, tensors)
+    values = list(tensors.values()) if normed else [*more, *tensors.values()]
+    y = OPERATORS[prefix + name].op(matrix, *values, *rest, *scales, *numbers)
+    return y if x.dim() == 2 else y.view(*x.shape[:-1], y.shape[-1])
+
+
+# ---------------------------------------------------------------- operators
+
+def linear(x, weight, bias=None, *, norm_weight=None, norm_offset=0, eps=1e-6):
+    """`x @ weight.T + bias`, of `rms_norm(x) * norm_weight` where a norm_weight is given.
+
+    x         [..., K], or a Normed
+    weight    [N, K], as nn.Linear stores it;  bias  [N] or None
+    """
+    if bias is None:
+        return _call("linear", x, {"weight": weight}, norm_weight, norm_offset, eps)
+    return _call("linear_bias", x, {"weight": weight, "bias": bias}, norm_weight, norm_offset, eps)
+
+
+def rmsnorm_linear(x, norm_weight, weight, bias=None, *, eps=1e-6, norm_offset=0):
+    """`(x * rsqrt(mean(x^2) + eps) * (norm_offset + norm_weight)) @ weight.T + bias`."""
+    if norm_weight is None:
+        raise TypeError("rmsnorm_linear: `norm_weight` must be a Tensor, not None; without a norm this is `linear`")
+    return linear(x, weight, bias, norm_weight=norm_weight, norm_offset=norm_offset, eps=eps)
+
+
+def linear_residual(x, weight, residual):
+    """`x @ weight.T + residual`."""
+    matrix, tensors = _prepare("linear_residual", x, {"weight": weight, "residual": residual})
+    rows = _rows("linear_residual", x, residual, tensors["residual"])
+    y = OPERATORS["linear_residual"].op(matrix, tensors["weight"], rows)
+    return y.view(*residual.shape)
+
+
+def linear_residual_rmsnorm(x, weight, residual, norm_weight, *, eps=1e-6, norm_offset=0):
+    """`y = x @ weight.T + residual`, and its RMSNorm up to the row scale.
+
+    Returns (y, Normed): give the second to any operator here, which finishes it while it multiplies.
+    """
+    name = "linear_residual_rmsnorm"
+    matrix, t = _prepare(name, x, {"weight": weight, "residual": residual, "norm_weight": norm_weight})
+    rows = _rows(name, x, residual, t["residual"])
+    y, h, squares = OPERATORS[name + ("1" if _offset(name, norm_offset) else "")].op(
+        matrix, t["weight"], rows, t["norm_weight"])
+    shape = residual.shape
+    return y.view(shape), Normed(h.view(shape), squares.view(*shape[:-1], squares.shape[-1]), eps)
+
+
+def _rows(name, x, residual, cast):
+    if residual.shape[:-1] != x.shape[:-1]:
+        raise ValueError(f"{name}: `residual` has shape {list(residual.shape)}; expected the leading dimensions of `x`, "
+                         f"{list(x.shape[:-1])}, and the rows of `weight`")
+    return cast if cast.dim() == 2 else cast.reshape(-1, cast.shape[-1])
+
+
+def linear_swiglu(x, gate, up, *, norm_weight=None, norm_offset=0, eps=1e-6):
+    """`silu(x @ gate.T) * (x @ up.T)`, of the normalised x where a norm_weight is given. gate, up: [N, K]."""
+    return _call("linear_swiglu", x, {"gate": gate, "up": up}, norm_weight, norm_offset, eps)
+
+
+def linear_geglu(x, gate, up, *, norm_weight=None, norm_offset=0, eps=1e-6):
+    """`gelu(x @ gate.T) * (x @ up.T)` with the tanh form of gelu (Gemma). gate, up: [N, K]."""
+    return _call("linear_geglu", x, {"gate": gate, "up": up}, norm_weight, norm_offset, eps)
+
+
+def rope_table(positions: int, head_dim: int, theta: float = 10000.0, *, device=None) -> torch.Tensor:
+    """Cosines and sines of rotary embeddings for positions 0..positions-1: f32 [positions, head_dim]."""
+    frequency = theta ** (-torch.arange(0, head_dim, 2, device=device, dtype=torch.float64) / head_dim)
+    angle = torch.arange(positions, device=device, dtype=torch.float64)[:, None] * frequency
+    return torch.cat([angle.cos(), angle.sin()], 1).float()
+
+
+def _rotary(name, x, table, positions):
+    """Table and one position a row, as i32."""
+    hidden = x.hidden if isinstance(x, Normed) else x
+    if not isinstance(hidden, torch.Tensor):
+        raise TypeError(f"{name}: `x` must be a Tensor or a Normed, not {type(x).__name__}")
+    if not isinstance(table, torch.Tensor) or table.dtype is not torch.float32 or table.dim() != 2:
+        raise TypeError(f"{name}: `table` must be a float32 tensor [positions, head_dim]; see rope_table")
+    lead = hidden.shape[:-1]
+    if positions is None:
+        if not lead or lead[-1] > table.shape[0]:
+            raise ValueError(f"{name}: `x` has {lead[-1] if lead else 0} positions, the table {table.shape[0]}")
+        positions = torch.arange(lead[-1], device=hidden.device, dtype=torch.int32)
+    if positions.dtype not in (torch.int32, torch.int64):
+        raise TypeError(f"{name}: `positions` is {positions.dtype}; expected int32 or int64")
+    positions = positions.to(torch.int32)
+    if positions.shape != lead:
+        try:
+            positions = positions.expand(lead)
+        except RuntimeError:
+            raise ValueError(f"{name}: `positions` has shape {list(positions.shape)}, which does not broadcast to the "
+                             f"leading dimensions of `x`, {list(lead)}") from None
+    return table, positions.reshape(-1)
+
+
+def _qkv(name, x, query, key, value, table, positions, bias, norms, numbers, norm_weight, norm_offset, eps):
+    head = table.shape[1] if isinstance(table, torch.Tensor) and table.dim() == 2 else 0
+    rest = _rotary(name, x, table, positions)
+    for what, w in (("query", query), ("key", key)):
+        if isinstance(w, torch.Tensor) and head and w.shape[0] % head:
+            raise ValueError(f"{name}: `{what}` has {w.shape[0]} rows, which are no multiple of the table's head_dim {head}")
+    tensors = {"query": query, "key": key, "value": value}
+    if bias is not None:
+        tensors["bias"] = bias
+    tensors.update(norms)
+    y = _call(name + ("_bias" if bias is not None else ""), x, tensors, norm_weight, norm_offset, eps, rest, numbers)
+    return y.split([query.shape[0], key.shape[0], value.shape[0]], -1)
+
+
+def linear_rope(x, query, key, value, table, positions=None, *, bias=None, norm_weight=None, norm_offset=0, eps=1e-6):
+    """Query, key and value projections, queries and keys rotated (halves, as Hugging Face's Llama).
+
+    query      [heads * D, K];  key, value  [kv_heads * D, K];  bias  [(heads + 2 kv_heads) D] or None
+    table      f32 [P, D], see rope_table
+    positions  integers that broadcast to x's leading dimensions; None: 0, 1, 2, .. along the last of them
+
+    Returns q, k, v: views of one tensor, each [..., heads * D].
+    """
+    return _qkv("linear_rope", x, query, key, value, table, positions, bias, {}, (), norm_weight, norm_offset, eps)
+
+
+def linear_qknorm_rope(x, query, key, value, query_norm, key_norm, table, positions=None, *, bias=None, head_eps=1e-6,
+                       norm_weight=None, norm_offset=0, eps=1e-6):
+    """`linear_rope` with an RMSNorm of every query and key head before the rotation (Qwen3). query_norm, key_norm: [D]."""
+    norms = {"query_norm": query_norm, "key_norm": key_norm}
+    return _qkv("linear_qknorm_rope", x, query, key, value, table, positions, bias, norms, (head_eps,), norm_weight,
+                norm_offset, eps)
+
+
+def attention_output_mlp(y, residual, output, norm_weight, gate, up, down, *, activation="silu", norm_offset=0, eps=1e-6):
+    """A decoder layer after its attention, as three kernels forward and seven backward:
+
+    x1 = y @ output.T + residual;  h = rms_norm(x1) * norm_weight;  x = (silu(h @ gate.T) * (h @ up.T)) @ down.T + x1
+    """
+    gates = {"silu": "swiglu", "gelu_tanh": "geglu"}
+    name = "attention_output_mlp"
+    if activation not in gates:
+        raise ValueError(f"{name}: activation {activation!r}; expected {' or '.join(map(repr, gates))}")
+    matrix, t = _prepare(name, y, {"residual": residual, "output": output, "norm_weight": norm_weight, "gate": gate,
+                                   "up": up, "down": down})
+    rows = _rows(name, y, residual, t.pop("residual"))
+    operator = OPERATORS[f"attention_output_{gates[activation]}{'1' if _offset(name, norm_offset) else ''}"]
+    return operator.op(matrix, rows, *t.values(), eps).view(residual.shape)
+
+
+def linear_cross_entropy(x, weight, target, *, ignore_index=-100, reduction="mean", label_smoothing=0.0, softcap=0.0,
+                         z_loss=0.0, main_grad=None, chunk_rows=None, recompute=None):
+    """`cross_entropy(x @ weight.T, target)` whose logits exist for one chunk of rows at a time.
+
+    x           [..., K];  weight  [V, K], the head;  target  integers of x's leading dimensions
+    reduction   "mean" over the targets that are not ignore_index, "sum" or "none" (the shape of target)
+    softcap     > 0: logits become softcap * tanh(logits / softcap)
+    z_loss      > 0: returns (loss, z) with z = z_loss * lse^2, reduced alike; each has its gradient
+    main_grad   f32 [V, K]: receives the weight's gradient by addition, and weight.grad stays as it is
+    recompute   False: gradients are made in the forward, while the logits are there (three products). True: the backward
+                makes the logits again (four products, no memory kept between). None: False where it is possible, which
+                is: "mean" or "sum", no z_loss, no main_grad
+
+    The loss is f32. Losses of ignored targets are 0; a mean over none is NaN, as in torch.
+    """
+    name = "linear_cross_entropy"
+    modes = {"none": NONE, "mean": MEAN, "sum": SUM}
+    if reduction not in modes:
+        raise ValueError(f"{name}: {reduction} is not a valid value for reduction; expected 'none', 'mean' or 'sum'")
+    if not 0 <= label_smoothing <= 1:
+        raise ValueError(f"{name}: label_smoothing must be between 0.0 and 1.0. Got: {label_smoothing}")
+    if softcap < 0 or z_loss < 0:
+        raise ValueError(f"{name}: softcap and z_loss must not be negative")
+    matrix, t = _prepare(name, x, {"weight": weight})
+    weight = t["weight"]
+    if weight.dim() != 2 or weight.shape[1] != matrix.shape[1]:
+        raise ValueError(f"{name}: `weight` has shape {list(weight.shape)}; expected [V, {matrix.shape[1]}]")
+    rows = _targets(name, x, target, weight.shape[0], ignore_index)
+    required = reduction == "none" or z_loss > 0 or main_grad is not None
+    if recompute is False and required:
+        raise ValueError(f"{name}: recompute=False needs reduction 'mean' or 'sum', no z_loss and no main_grad")
+    if main_grad is not None and (main_grad.dtype is not torch.float32 or main_grad.shape != weight.shape or
+                                  main_grad.device != weight.device or not main_grad.is_contiguous()):
+        raise ValueError(f"{name}: `main_grad` must be a contiguous float32 tensor of the weight's shape "
+                         f"{list(weight.shape)} on {weight.device}")
+    if chunk_rows is not None and chunk_rows < 1:
+        raise ValueError(f"{name}: chunk_rows is {chunk_rows}; expected at least 1")
+    loss, z = torch.ops.coda.linear_cross_entropy(
+        matrix, weight, rows, main_grad, modes[reduction], ignore_index, float(label_smoothing), float(softcap),
+        float(z_loss), chunk_rows or 0, bool(required if recompute is None else recompute))
+    if reduction == "none":
+        loss, z = loss.view(target.shape), z.view(target.shape)
+    return (loss, z) if z_loss > 0 else loss
+
+
+def _targets(name, x, target, classes, ignore_index):
+    """Targets as i32 rows. Out of range is an IndexError on the CPU and a device assertion on a GPU, as in torch."""
+    if not isinstance(target, torch.Tensor) or target.dtype not in (torch.int32, torch.int64):
+        raise TypeError(f"{name}: `target` must be an int64 or int32 tensor, not "
+                        f"{target.dtype if isinstance(target, torch.Tensor) else type(target).__name__}")
+    if target.device != x.device:
+        raise RuntimeError(f"{name}: expected all tensors to be on the same device, but `x` is on {x.device} and `target` "
+                           f"is on {target.device}")
+    if target.shape != x.shape[:-1]:
+        raise ValueError(f"{name}: Expected target of shape {list(x.shape[:-1])}, the leading dimensions of `x`, got "
+                         f"{list(target.shape)}")
+    flat = target.reshape(-1)
+    bad = (flat != ignore_index) & ((flat < 0) | (flat >= classes))
+    if not torch.compiler.is_compiling() and target.device.type == "cpu":
+        if bad.any():
+            raise IndexError(f"Target {int(flat[bad][0])} is out of bounds.")
+    else:
+        torch._assert_async(~bad.any())
+    return flat.to(torch.int32)

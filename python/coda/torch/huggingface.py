@@ -1,0 +1,261 @@
+"""One line for Hugging Face models: `coda.torch.apply(model)`."""
+
+import dataclasses
+import sys
+import types
+
+import torch
+from torch import nn
+
+from . import functional as C
+from ._operator import COMPUTE_DTYPES
+
+# Decoder layers by class name: the activation's names in ACT2FN, whether norm weights are stored minus 1, and whether the
+# attention passes its sliding window on.
+_GELU = ("gelu_pytorch_tanh",)
+_LAYERS = {
+    "LlamaDecoderLayer": ("silu", False, None),
+    "MistralDecoderLayer": ("silu", False, "config"),
+    "Qwen2DecoderLayer": ("silu", False, "module"),
+    "Qwen3DecoderLayer": ("silu", False, "module"),
+    "GemmaDecoderLayer": ("gelu_tanh", True, None),
+}
+_HEADS = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "GemmaForCausalLM")
+_ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
+
+
+@dataclasses.dataclass
+class Report:
+    """What `apply` took and what it left, each with its reason. print() it."""
+
+    taken: list
+    left: list
+
+    def __str__(self):
+        lines = [f"coda: {len(self.taken)} modules taken, {len(self.left)} left"]
+        lines += [f"  taken  {name}" for name in self.taken]
+        lines += [f"  left   {name}: {why}" for name, why in self.left]
+        return "\n".join(lines)
+
+
+def apply(model: nn.Module) -> Report:
+    """Makes the decoder layers and the loss of a Hugging Face Llama, Mistral, Qwen2, Qwen3 or Gemma run on coda's operators.
+
+    The model stays what it was: the same modules, parameters, names and state_dict; hooks on decoder layers run; generation
+    works; attention stays what the model chose. Apply it before or after DDP, `fully_shard`, `torch.compile` or loading.
+
+    A layer runs its own code whenever something in it is not what was taken: a projection replaced by LoRA or a quantised one,
+    hooks on a projection, a DTensor weight, a type that coda does not compute in. In training with labels the loss is computed
+    without logits, so `outputs.logits` is None; in evaluation, and without labels, they are there.
+
+    Returns a Report. Raises ValueError for a model without a layer that it knows.
+    """
+    report = Report([], [])
+    for name, module in model.named_modules():
+        kind = _original_class(module).__name__
+        if kind in _LAYERS:
+            why = _unfit(module, kind)
+            if why:
+                report.left.append((name, why))
+                continue
+            _patch(module, _layer_forward(kind))
+            report.taken.append(name)
+        elif kind in _HEADS:
+            why = _unfit_head(module)
+            if why:
+                report.left.append((name or "loss", why))
+                continue
+            _patch(module, _causal_forward)
+            report.taken.append(f"{name or kind}: the loss")
+        elif kind.endswith("DecoderLayer"):
+            report.left.append((name, f"{kind} is not among the layers that coda knows ({', '.join(_LAYERS)})"))
+    if not report.taken and not report.left:
+        raise ValueError(f"coda.torch.apply: {type(model).__name__} has no decoder layer that coda knows "
+                         f"({', '.join(_LAYERS)}); build layers from coda.torch.TransformerBlock or its functions instead")
+    return report
+
+
+def restore(model: nn.Module) -> None:
+    """Undoes `apply`."""
+    for module in model.modules():
+        if "_coda_forward" in module.__dict__:
+            del module.__dict__["_coda_forward"], module.__dict__["forward"]
+
+
+def _original_class(module):
+    """FSDP2 puts a class of its own in front."""
+    for kind in type(module).__mro__:
+        if not kind.__name__.startswith("FSDP"):
+            return kind
+    return type(module)
+
+
+def _patch(module, forward):
+    """The module's forward becomes a method of this instance; what it was stays reachable."""
+    if "_coda_forward" in module.__dict__:
+        return
+    module._coda_forward = module.forward
+    module.forward = types.MethodType(forward, module)
+
+
+# ---------------------------------------------------------------- what fits
+
+def _projections(layer):
+    a, m = layer.self_attn, layer.mlp
+    return a.q_proj, a.k_proj, a.v_proj, a.o_proj, m.gate_proj, m.up_proj, m.down_proj
+
+
+def _unfit(layer, kind):
+    """Why a layer cannot be taken, or None."""
+    attention, mlp = layer.self_attn, layer.mlp
+    for what in ("q_proj", "k_proj", "v_proj", "o_proj"):
+        if type(getattr(attention, what, None)) is not nn.Linear:
+            return f"self_attn.{what} is {type(getattr(attention, what, None)).__name__}, not nn.Linear"
+    for what in ("gate_proj", "up_proj", "down_proj"):
+        if type(getattr(mlp, what, None)) is not nn.Linear:
+            return f"mlp.{what} is {type(getattr(mlp, what, None)).__name__}, not nn.Linear"
+    if attention.o_proj.bias is not None or any(p.bias is not None for p in _projections(layer)[4:]):
+        return "o_proj or the MLP has a bias"
+    biases = [p.bias is not None for p in _projections(layer)[:3]]
+    if any(biases) != all(biases):
+        return "some of q_proj, k_proj and v_proj have a bias and some have not"
+    head = attention.head_dim
+    if head & (head - 1) or not 4 <= head <= 256:
+        return f"head_dim {head} is no power of two from 4 to 256"
+    activation = getattr(attention.config, "hidden_act", None) or getattr(attention.config, "hidden_activation", None)
+    if _ACTIVATIONS.get(activation) != _LAYERS[kind][0]:
+        return f"activation {activation!r}"
+    if getattr(attention, "q_norm", None) is not None and attention.q_norm.weight.shape != (head,):
+        return "q_norm is not a norm of one head"
+    return None
+
+
+def _unfit_head(model):
+    if type(model.lm_head) is not nn.Linear or model.lm_head.bias is not None:
+        return "lm_head is not an nn.Linear without bias"
+    if getattr(model.loss_function, "__name__", "") != "ForCausalLMLoss":
+        return f"the loss is {getattr(model.loss_function, '__name__', model.loss_function)}, not ForCausalLMLoss"
+    return None
+
+
+def _capturing(hook):
+    return getattr(hook, "__module__", "") == "transformers.utils.output_capturing"
+
+
+def _hooked(module):
+    return module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+
+
+def _ready(layer):
+    """Is the layer, now, what was taken? Checked on every call: adapters, hooks and sharding come later than `apply`."""
+    attention = layer.self_attn
+    for hook in (*attention._forward_hooks.values(), *attention._forward_pre_hooks.values()):
+        if not _capturing(hook) or attention.config._attn_implementation == "eager":
+            return False
+    if _hooked(layer.mlp) or attention._backward_hooks or _hooked(layer.input_layernorm) or \
+            _hooked(layer.post_attention_layernorm):
+        return False
+    dtype = layer.input_layernorm.weight.dtype
+    if dtype not in COMPUTE_DTYPES or layer.post_attention_layernorm.weight.dtype is not dtype:
+        return False
+    for p in _projections(layer):
+        if type(p) is not nn.Linear or _hooked(p) or p.weight.dtype is not dtype or not _plain(p.weight):
+            return False
+    return True
+
+
+def _plain(weight):
+    """No DTensor, no quantised subclass."""
+    return type(weight) is nn.Parameter or type(weight) is torch.Tensor or not hasattr(weight, "__torch_dispatch__") or \
+        type(weight).__torch_dispatch__ is torch._C._disabled_torch_dispatch_impl
+
+
+# ---------------------------------------------------------------- the layer
+
+def rotary(position_embeddings, batch, length):
+    """Cosines and sines as transformers hands them on, as a table with one row a position, and each row's place in it."""
+    cos, sin = position_embeddings
+    half = cos.shape[-1] // 2
+    table = torch.cat([cos[..., :half], sin[..., :half]], -1).float().reshape(-1, 2 * half)
+    positions = torch.arange(length, device=cos.device, dtype=torch.int32)
+    if cos.shape[0] == 1 and batch != 1:
+        return table, positions.expand(batch, length)
+    return table, torch.arange(batch * length, device=cos.device, dtype=torch.int32).view(batch, length)
+
+
+def _project(layer, x, position_embeddings, offset):
+    """Norm, query, key, value, their norms and rotation: q, k, v as [batch, heads, length, head_dim]."""
+    a, norm = layer.self_attn, layer.input_layernorm
+    batch, length = x.shape[:2]
+    table, positions = rotary(position_embeddings, batch, length)
+    bias = None if a.q_proj.bias is None else torch.cat([a.q_proj.bias, a.k_proj.bias, a.v_proj.bias])
+    shared = {"bias": bias, "norm_weight": norm.weight, "norm_offset": int(offset), "eps": _eps(norm)}
+    weights = (a.q_proj.weight, a.k_proj.weight, a.v_proj.weight)
+    if getattr(a, "q_norm", None) is not None:
+        q, k, v = C.linear_qknorm_rope(x, *weights, a.q_norm.weight, a.k_norm.weight, table, positions,
+                                       head_eps=_eps(a.q_norm), **shared)
+    else:
+        q, k, v = C.linear_rope(x, *weights, table, positions, **shared)
+    return [t.view(batch, length, -1, a.head_dim).transpose(1, 2) for t in (q, k, v)]
+
+
+def _eps(norm):
+    return getattr(norm, "variance_epsilon", None) or norm.eps
+
+
+def _layer_forward(kind):
+    activation, offset, window = _LAYERS[kind]
+
+    def forward(self, hidden_states, attention_mask=None, position_ids=None, past_key_values=None, use_cache=False,
+                position_embeddings=None, **kwargs):
+        if not _ready(self):
+            return self._coda_forward(hidden_states, attention_mask=attention_mask, position_ids=position_ids,
+                                      past_key_values=past_key_values, use_cache=use_cache,
+                                      position_embeddings=position_embeddings, **kwargs)
+        a, m = self.self_attn, self.mlp
+        q, k, v = _project(self, hidden_states, position_embeddings, offset)
+        if past_key_values is not None:
+            k, v = past_key_values.update(k, v, a.layer_idx)
+        if window is not None:
+            kwargs["sliding_window"] = getattr(a.config if window == "config" else a, "sliding_window", None)
+        y, _ = _attention(a)(a, q, k, v, attention_mask, dropout=a.attention_dropout if self.training else 0.0,
+                             scaling=a.scaling, position_ids=position_ids, use_cache=use_cache, **kwargs)
+        y = y.reshape(*hidden_states.shape[:-1], -1)
+        norm = self.post_attention_layernorm
+        return C.attention_output_mlp(y, hidden_states, a.o_proj.weight, norm.weight, m.gate_proj.weight, m.up_proj.weight,
+                                      m.down_proj.weight, activation=activation, norm_offset=int(offset), eps=_eps(norm))
+    return forward
+
+
+def _attention(attention):
+    """The attention function that the model chose."""
+    module = sys.modules[_original_class(attention).__module__]
+    functions = module.ALL_ATTENTION_FUNCTIONS
+    return functions.get_interface(attention.config._attn_implementation, module.eager_attention_forward)
+
+
+# ---------------------------------------------------------------- the loss
+
+def _causal_forward(self, input_ids=None, attention_mask=None, position_ids=None, past_key_values=None, inputs_embeds=None,
+                    labels=None, use_cache=None, logits_to_keep=0, **kwargs):
+    """Training with labels: the loss without the logits. Everything else: the model's own code."""
+    head = self.lm_head
+    inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "position_ids": position_ids,
+              "past_key_values": past_key_values, "inputs_embeds": inputs_embeds, "use_cache": use_cache}
+    if not self.training or labels is None or type(head) is not nn.Linear or _hooked(head) or not _plain(head.weight) or \
+            head.weight.dtype not in COMPUTE_DTYPES or kwargs.get("return_dict") is False or _unfit_head(self):
+        return self._coda_forward(**inputs, labels=labels, logits_to_keep=logits_to_keep, **kwargs)
+    outputs = self.model(**inputs, **kwargs)
+    hidden = outputs.last_hidden_state
+    shifted = kwargs.get("shift_labels")
+    if shifted is None:
+        shifted = nn.functional.pad(labels, (0, 1), value=kwargs.get("ignore_index", -100))[..., 1:]
+    items = kwargs.get("num_items_in_batch")
+    loss = C.linear_cross_entropy(hidden, head.weight, shifted.to(hidden.device).contiguous(),
+                                  ignore_index=kwargs.get("ignore_index", -100),
+                                  reduction="mean" if items is None else "sum")
+    if items is not None:
+        loss = loss / (items.to(loss.device) if torch.is_tensor(items) else items)
+    made = sys.modules[_original_class(self).__module__].CausalLMOutputWithPast
+    return made(loss=loss, logits=None, past_key_values=outputs.past_key_values, hidden_states=outputs.hidden_states,
+                attentions=outputs.attentions)

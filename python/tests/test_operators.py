@@ -1,0 +1,202 @@
+"""Every operator, forward and backward, against torch in double."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from kit import compare
+
+import coda.torch as C
+
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+# leading dimensions, K, N: ragged, a single row, more than one tile
+SHAPES = [((37,), 72, 104), ((1,), 64, 128), ((2, 3, 5), 136, 200), ((130,), 256, 264)]
+EPS = 1e-5
+
+
+def normal(device, dtype, *shape):
+    return (torch.randn(*shape, device=device) / max(1, shape[-1]) ** 0.5).to(dtype)
+
+
+def norm(x, g, offset=0):
+    x = x.to(torch.promote_types(x.dtype, torch.float32))
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + EPS) * (g + offset)
+
+
+def rotate(x, table, positions):
+    """x: [..., heads, D]"""
+    cos, sin = table[positions.long()].unsqueeze(-2).to(x.dtype).chunk(2, -1)
+    a, b = x.chunk(2, -1)
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
+
+
+@pytest.fixture(params=DTYPES, ids=lambda d: str(d).split(".")[1])
+def dtype(request):
+    return request.param
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("bias", [False, True])
+def test_linear(device, dtype, shape, bias):
+    lead, k, n = shape
+    tensors = [normal(device, dtype, *lead, k) * 8, normal(device, dtype, n, k)]
+    tensors += [normal(device, dtype, n)] if bias else []
+    compare(C.linear, F.linear, tensors)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("offset", [0, 1])
+@pytest.mark.parametrize("bias", [False, True])
+def test_rmsnorm_linear(device, dtype, shape, offset, bias):
+    lead, k, n = shape
+    tensors = [torch.randn(*lead, k, device=device).to(dtype), torch.rand(k, device=device).to(dtype),
+               normal(device, dtype, n, k)] + ([normal(device, dtype, n)] if bias else [])
+
+    def theirs(x, g, w, b=None):
+        return F.linear(norm(x, g, offset).to(x.dtype), w, b)
+    compare(lambda *t: C.rmsnorm_linear(*t, eps=EPS, norm_offset=offset), theirs, tensors)
+
+
+@pytest.mark.parametrize("form", ["plain", "norm", "deferred"])
+@pytest.mark.parametrize("activation", ["swiglu", "geglu"])
+def test_gated(device, dtype, form, activation):
+    k, n = 136, 200
+    ours = getattr(C, f"linear_{activation}")
+    act = F.silu if activation == "swiglu" else lambda z: F.gelu(z, approximate="tanh")
+    x, g, residual = (torch.randn(2, 9, k, device=device).to(dtype), torch.rand(k, device=device).to(dtype) + 0.5,
+                      torch.randn(2, 9, k, device=device).to(dtype))
+    gate, up, square = (normal(device, dtype, rows, k) for rows in (n, n, k))
+    mlp = lambda h, gate, up: act(F.linear(h, gate)) * F.linear(h, up)  # noqa: E731
+    if form == "plain":
+        compare(ours, mlp, [x, gate, up])
+    elif form == "norm":
+        compare(lambda x, g, *w: ours(x, *w, norm_weight=g, eps=EPS),
+                lambda x, g, *w: mlp(norm(x, g).to(x.dtype), *w), [x, g, gate, up])
+    else:
+        def chained(x, residual, square, g, gate, up):
+            y, normed = C.linear_residual_rmsnorm(x, square, residual, g, eps=EPS)
+            return y, ours(normed, gate, up)
+
+        def theirs(x, residual, square, g, gate, up):
+            y = F.linear(x, square) + residual
+            return y, mlp(norm(y, g).to(x.dtype), gate, up)
+        compare(chained, theirs, [x, residual, square, g, gate, up])
+
+
+@pytest.mark.parametrize("offset", [0, 1])
+def test_linear_residual_and_its_norm(device, dtype, offset):
+    x, w, r, g = (torch.randn(5, 7, 72, device=device).to(dtype), normal(device, dtype, 136, 72),
+                  torch.randn(5, 7, 136, device=device).to(dtype), torch.rand(136, device=device).to(dtype))
+    compare(C.linear_residual, lambda x, w, r: F.linear(x, w) + r, [x, w, r])
+
+    def ours(x, w, r, g):
+        y, normed = C.linear_residual_rmsnorm(x, w, r, g, eps=EPS, norm_offset=offset)
+        return y, normed.tensor()
+
+    def theirs(x, w, r, g):
+        y = F.linear(x, w) + r
+        return y, norm(y, g, offset).to(x.dtype)
+    compare(ours, theirs, [x, w, r, g])
+
+
+@pytest.mark.parametrize("form", ["plain", "norm", "deferred"])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("heads", [False, True], ids=["rope", "qknorm_rope"])
+def test_query_key_value(device, dtype, form, bias, heads):
+    k, d, q, e = 72, 16, 4, 2
+    lead = (2, 11)
+    table = C.rope_table(32, d, device=device)
+    positions = torch.arange(3, 3 + lead[1], device=device)
+    x, g = torch.randn(*lead, k, device=device).to(dtype), torch.rand(k, device=device).to(dtype) + 0.5
+    weights = [normal(device, dtype, n * d, k) for n in (q, e, e)]
+    extra = [normal(device, dtype, (q + 2 * e) * d)] if bias else []
+    head = [torch.rand(d, device=device).to(dtype) + 0.5 for _ in range(2)] if heads else []
+    residual, square = torch.randn(*lead, k, device=device).to(dtype), normal(device, dtype, k, k)
+
+    def call(x, weights, rest, **kwargs):
+        rest = list(rest)
+        if bias:
+            kwargs["bias"] = rest.pop(0)
+        if heads:
+            return C.linear_qknorm_rope(x, *weights, *rest, table, positions, head_eps=EPS, **kwargs)
+        return C.linear_rope(x, *weights, table, positions, **kwargs)
+
+    def theirs(h, weights, rest):
+        rest = list(rest)
+        z = F.linear(h, torch.cat(list(weights)), rest.pop(0) if bias else None)
+        parts = [t.unflatten(-1, (-1, d)) for t in z.split([q * d, e * d, e * d], -1)]
+        if heads:
+            parts[0], parts[1] = (norm(t, w).to(h.dtype) for t, w in zip(parts, rest))
+        return [rotate(parts[0], table, positions).flatten(-2), rotate(parts[1], table, positions).flatten(-2),
+                parts[2].flatten(-2)]
+
+    if form == "plain":
+        compare(lambda x, *t: call(x, t[:3], t[3:]), lambda x, *t: theirs(x, t[:3], t[3:]), [x, *weights, *extra, *head])
+    elif form == "norm":
+        compare(lambda x, g, *t: call(x, t[:3], t[3:], norm_weight=g, eps=EPS),
+                lambda x, g, *t: theirs(norm(x, g).to(x.dtype), t[:3], t[3:]), [x, g, *weights, *extra, *head])
+    else:
+        def chained(x, r, s, g, *t):
+            y, normed = C.linear_residual_rmsnorm(x, s, r, g, eps=EPS)
+            return [y, *call(normed, t[:3], t[3:])]
+
+        def plain(x, r, s, g, *t):
+            y = F.linear(x, s) + r
+            return [y, *theirs(norm(y, g).to(x.dtype), t[:3], t[3:])]
+        compare(chained, plain, [x, residual, square, g, *weights, *extra, *head])
+
+
+@pytest.mark.parametrize("offset", [0, 1])
+@pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
+def test_attention_output_mlp(device, dtype, offset, activation):
+    a, d, f = 72, 136, 200
+    act = F.silu if activation == "silu" else lambda z: F.gelu(z, approximate="tanh")
+    tensors = [torch.randn(2, 9, a, device=device).to(dtype), torch.randn(2, 9, d, device=device).to(dtype),
+               normal(device, dtype, d, a), torch.rand(d, device=device).to(dtype), normal(device, dtype, f, d),
+               normal(device, dtype, f, d), normal(device, dtype, d, f)]
+
+    def theirs(y, r, wo, g, wg, wu, wd):
+        x = F.linear(y, wo) + r
+        h = norm(x, g, offset).to(x.dtype)
+        return F.linear(act(F.linear(h, wg)) * F.linear(h, wu), wd) + x
+    compare(lambda *t: C.attention_output_mlp(*t, activation=activation, norm_offset=offset, eps=EPS), theirs, tensors)
+
+
+def test_gradients_agree_with_central_differences_of_the_reference():
+    """gradcheck through the interpreter in double; its inputs and outputs are f32, hence the step and the tolerance."""
+    torch.manual_seed(0)
+    x, g, gate, up = (torch.randn(*s).requires_grad_() for s in ((3, 8), (8,), (5, 8), (5, 8)))
+    with C.cpu_device("ref"):
+        torch.autograd.gradcheck(lambda x, g, gate, up: C.linear_swiglu(x, gate, up, norm_weight=g, eps=EPS),
+                                 (x, g, gate, up), eps=1e-2, atol=2e-3, rtol=2e-3)
+
+
+def test_results_have_the_same_bits_every_time(device):
+    x, gate, up = (normal(device, torch.bfloat16, *s).requires_grad_() for s in ((300, 200), (264, 200), (264, 200)))
+    runs = []
+    for _ in range(2):
+        y = C.linear_swiglu(x, gate, up)
+        runs.append([y, *torch.autograd.grad(y, (x, gate, up), torch.ones_like(y))])
+    assert all(torch.equal(a, b) for a, b in zip(*runs))
+
+
+def test_transposed_expanded_and_strided_inputs_give_what_contiguous_ones_give(device):
+    x, w = torch.randn(8, 24, device=device), torch.randn(16, 24, device=device)
+    expected = C.linear(x, w)
+    assert torch.equal(C.linear(x.T.contiguous().T, w.T.contiguous().T), expected)
+    wide = torch.randn(8, 40, device=device)
+    wide[:, 5:29] = x
+    assert torch.equal(C.linear(wide[:, 5:29], w), expected)
+    one = torch.randn(1, 24, device=device).expand(8, 24)
+    assert torch.equal(C.linear(one, w), C.linear(one.contiguous(), w))
+    leaf = x.clone().requires_grad_()
+    C.linear(leaf, w).sum().backward()  # the gradient arrives expanded
+    torch.testing.assert_close(leaf.grad, w.sum(0).expand_as(x), rtol=1e-5, atol=1e-5)
+
+
+def test_an_empty_batch_gives_empty_results_and_zero_gradients(device):
+    x = torch.randn(0, 24, device=device, requires_grad=True)
+    gate, up = (torch.randn(16, 24, device=device, requires_grad=True) for _ in range(2))
+    y = C.linear_swiglu(x, gate, up)
+    assert y.shape == (0, 16)
+    y.sum().backward()
+    assert x.grad.shape == (0, 24) and gate.grad.shape == gate.shape and not gate.grad.any()
