@@ -24,7 +24,7 @@ static const struct known {
     {"program", TEXT, offsetof(struct arguments, program)},     {"seed", COUNT, offsetof(struct arguments, seed)},
     {"rounds", COUNT, offsetof(struct arguments, rounds)},      {"threads", COUNT, offsetof(struct arguments, threads)},
     {"schedule", TEXT, offsetof(struct arguments, schedule)},   {"width", COUNT, offsetof(struct arguments, width)},
-    {"tokens", COUNT, offsetof(struct arguments, tokens)},
+    {"tokens", COUNT, offsetof(struct arguments, tokens)},      {"without", COUNT, offsetof(struct arguments, without)},
 };
 
 enum { KNOWN = sizeof known / sizeof *known };

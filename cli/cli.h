@@ -30,7 +30,7 @@ struct arguments {
     const char *command;
     int json, backward, passes, cubin; /* flags */
     const char *device, *dims, *parameters, *wrt, *save, *target, *dtype, *output, *program, *schedule;
-    long seed, rounds, threads, width, tokens;
+    long seed, rounds, threads, width, tokens, without;
     int file_count;
     char **file;
 };

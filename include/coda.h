@@ -196,10 +196,13 @@ CODA_API coda_status coda_differentiate(const coda_program *program, const char 
 typedef struct coda_rewrite_options {
     int backward;     /* also derive the backward programs */
     int allow_passes; /* emit extra elementwise passes where no rule removes a whole-row reduction */
+    int without;      /* the number that the report gives one application of a rule, which is left out; 0: none */
+    const coda_dims *dims; /* sizes of the block's axes: the report says what each step saves in kernels and bytes, by
+                            * rewriting once more without it. NULL: no figures */
 } coda_rewrite_options;
 
 /* Turns a block into programs in the order to run. `report` (may be NULL) receives a text that says which rule did what on
- * which statement; release it with coda_free. Returns as coda_differentiate. */
+ * which statement, numbered where it can be left out; release it with coda_free. Returns as coda_differentiate. */
 CODA_API coda_status coda_rewrite(const coda_program *block, const coda_rewrite_options *options, coda_module **module,
                                   char **report, coda_error *error);
 

@@ -144,6 +144,14 @@ static void blocks_become_programs(void **state)
     expect(arguments, 0, "in 2 kernels");
     snprintf(arguments, sizeof arguments, "run %s", path);
     expect(arguments, 0, "norm_between on ref");
+    snprintf(arguments, sizeof arguments, "rewrite --dims M=1000,D=1000,K=10,N=10 %s", path);
+    expect(arguments, 0, "saves 1 kernel, 2.00 MB");
+    snprintf(arguments, sizeof arguments, "rewrite --without 1 %s", path);
+    expect(arguments, 1, "--allow-passes");
+    snprintf(arguments, sizeof arguments, "rewrite --without 1 --allow-passes %s", path);
+    expect(arguments, 0, "extra pass");
+    snprintf(arguments, sizeof arguments, "explain --dims M=100,D=100,K=10,N=10 %s", path);
+    expect(arguments, 0, "1. deferred scale");
     unlink(path);
 }
 
@@ -236,6 +244,8 @@ static void json_output_is_an_object_a_line(void **state)
         {"run --json --device ref gemm_rms_swiglu", "\"max_bound\"", 1},
         {"run --json gemm", "\"good\": true", 1},
         {"explain --json --dims M=64,N=64,K=64 gemm", "\"bound_by\"", 1},
+        {"explain --json --grad --dims M=64 blocks/llama3.coda", "\"bound_by\"", 14},
+        {"rewrite --json --grad --dims M=64 blocks/llama3.coda", "\"compile_ms\"", 1},
         {"info --json", "\"programs\"", 1},
         {"bench --json --rounds 1 --dims M=64,N=64,K=64 gemm_residual_rms", "\"ratio_to_bare\"", 1},
         {"bench --json --rounds 1 --dims M=64,N=64 square_sum", "\"bare_ms\": null", 1},

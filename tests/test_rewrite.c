@@ -249,6 +249,71 @@ static void every_rule_keeps_the_values_and_is_reported(void **state)
     }
 }
 
+/* How many steps the report numbers. */
+static int count_steps(const char *report)
+{
+    char begin[16];
+    int count = 0;
+    for (const char *at = report; at != NULL; at = strstr(report, begin)) {
+        count++;
+        snprintf(begin, sizeof begin, "\n%d. ", count + 1);
+        if (strncmp(report, "1. ", 3) != 0)
+            return 0;
+    }
+    return count;
+}
+
+/* Each step of each block left out: other programs, the same results. The report says what a step saves. */
+static void every_step_can_be_left_out_and_says_what_it_saves(void **state)
+{
+    int steps = 0;
+    (void)state;
+    for (size_t i = 0; i < sizeof block_files / sizeof *block_files; i++) {
+        struct unit unit = read_text(read_block(block_files[i].name)), made = {0};
+        coda_rewrite_options options = {.backward = 1, .allow_passes = 1, .dims = &dims};
+        struct block_check check;
+        coda_error error = {0};
+        char *report = NULL;
+        int said = 0;
+        if (rewrite_with_gains(unit.graph[0], &options, &made, &report, &error) != CODA_OK)
+            fail_msg("%s: %s", block_files[i].name, error.message);
+        int count = count_steps(report);
+        for (const char *at = report; (at = strstr(at, "\n    saves ")) != NULL; at++)
+            said++;
+        for (const char *at = report; (at = strstr(at, "\n    costs ")) != NULL; at++)
+            said++;
+        assert_true(count > 0 && said >= count);
+        for (options.without = 1; options.without <= count; options.without++)
+            if (!block_agrees_with(unit.graph[0], &dims, &options, 6, &check))
+                fail_msg("%s without %d: %s\n%s", block_files[i].name, options.without, check.message, report);
+        steps += count;
+        free(report);
+        unit_free(&made);
+        unit_free(&unit);
+    }
+    assert_true(steps > 40);
+}
+
+/* The pass over x that a deferred scale makes needless would read x once more, which is stored in any case. */
+static void a_deferred_scale_saves_one_kernel_and_one_read(void **state)
+{
+    static const char text[] = "block b { in y : bf16[M, K]; in V : bf16[D, K]; in W : bf16[F, D]; in g : bf16[D]\n"
+                               "x = y @ V.T\n out X : bf16[M, D] = x\n"
+                               "out z : bf16[M, F] = (x * rsqrt(sum(x * x, D) + 1) * g) @ W.T }";
+    const coda_dims sizes = {4, {{"M", 1000}, {"K", 100}, {"D", 1000}, {"F", 300}}};
+    struct unit unit = read_text(text), made = {0};
+    coda_rewrite_options options = {.dims = &sizes};
+    coda_error error = {0};
+    char *report = NULL;
+    (void)state;
+    assert_int_equal(rewrite_with_gains(unit.graph[0], &options, &made, &report, &error), CODA_OK);
+    if (strstr(report, "1. deferred scale") == NULL || strstr(report, "saves 1 kernel, 2.00 MB") == NULL)
+        fail_msg("%s", report);
+    free(report);
+    unit_free(&made);
+    unit_free(&unit);
+}
+
 /* ---- buffers */
 
 /* The first or last program that has the operand. */
@@ -523,6 +588,8 @@ int main(void)
         cmocka_unit_test(every_block_computes_what_it_says),
         cmocka_unit_test(a_llama_layer_costs_what_the_written_programs_cost),
         cmocka_unit_test(every_rule_keeps_the_values_and_is_reported),
+        cmocka_unit_test(every_step_can_be_left_out_and_says_what_it_saves),
+        cmocka_unit_test(a_deferred_scale_saves_one_kernel_and_one_read),
         cmocka_unit_test(values_share_a_buffer_only_when_they_do_not_meet),
         cmocka_unit_test(what_cannot_be_rewritten_says_why),
         cmocka_unit_test(the_same_block_gives_the_same_text),

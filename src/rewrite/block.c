@@ -54,6 +54,11 @@ coda_status rewrite_apart(const struct graph *block, const coda_rewrite_options 
         refuse(&why, CODA_INVALID, "`coda grad` derives the backward of a program.",
                "`%.60s` is a program, not a block", block->name);
     bool passes = options != NULL && options->allow_passes, backward = options != NULL && options->backward;
+    if (options != NULL) {
+        report.without = options->without;
+        report.dims = options->dims;
+        wanted = report.without > 0 ? &report : wanted;
+    }
     bool done = block->is_block;
     if (done && backward) {
         done = append_both(block, passes, made, wanted, &why);

@@ -68,29 +68,23 @@ int report_application(struct report *report, const char *what, bool *fresh)
     return report->application_count;
 }
 
-void report_saving(struct report *report, int number)
+bool sizes_under(const struct graph *graph, const coda_dims *dims, int64_t *size)
 {
-    if (number < 1 || number > report->gain_count || report->gain == NULL)
-        return;
-    const struct gain *gain = &report->gain[number - 1];
-    if (!gain->known)
-        report_line(report, "    without it no rule brings this block into programs");
-    else
-        report_line(report, "    saves %d kernel%s and %.2f MB", gain->kernels, gain->kernels == 1 ? "" : "s",
-                    gain->bytes * 1e-6);
+    memset(size, 0, MAX_AXES * sizeof *size);
+    for (int i = 0; i < dims->count; i++) {
+        int axis = graph_find_axis(graph, dims->item[i].axis);
+        if (axis >= 0 && graph->axis[axis].term_count == 0)
+            size[axis] = dims->item[i].size;
+    }
+    return sizes_complete(graph, size, &(struct complaint){0}) == CODA_OK;
 }
 
 /* Elements of a value under the dims; 0: a size is missing. */
 static double count_elements(const struct graph *graph, const coda_dims *dims, int node)
 {
-    int64_t size[MAX_AXES] = {0};
+    int64_t size[MAX_AXES];
     double elements = 1;
-    for (int i = 0; i < dims->count; i++) {
-        int axis = graph_find_axis(graph, dims->item[i].axis);
-        if (axis >= 0)
-            size[axis] = dims->item[i].size;
-    }
-    if (sizes_complete(graph, size, &(struct complaint){0}) != CODA_OK)
+    if (!sizes_under(graph, dims, size))
         return 0;
     for (int d = 0; d < graph->node[node].shape.rank; d++)
         elements *= (double)dim_size(&graph->node[node].shape.dim[d], size);

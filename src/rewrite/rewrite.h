@@ -19,6 +19,11 @@ coda_status differentiate(const struct graph *program, const char *wrt, const ch
 coda_status rewrite_block(const struct graph *block, const coda_rewrite_options *options, struct unit *unit,
                           char **report, coda_error *error);
 
+/* The same. With dims in the options, each numbered entry of the report ends with what that application saves: the block
+ * is rewritten once more without it. */
+coda_status rewrite_with_gains(const struct graph *block, const coda_rewrite_options *options, struct unit *unit,
+                               char **report, coda_error *error);
+
 /* Is the unit, as text, within the limits of the parser? Sets *why where not. */
 bool unit_is_acceptable(const struct unit *unit, const char *name, struct complaint *why);
 

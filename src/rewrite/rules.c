@@ -54,7 +54,6 @@ bool apply_rule(struct report *report, enum rule rule, const struct graph *graph
         return true;
     report_line(report, "%d. %s: %s", number, rules[rule].name, rules[rule].statement);
     report_statement(report, graph, node);
-    report_saving(report, number);
     return true;
 }
 

@@ -15,7 +15,7 @@ coda_status coda_rewrite(const coda_program *block, const coda_rewrite_options *
                          char **report, coda_error *error)
 {
     struct unit unit = {0};
-    coda_status status = rewrite_block(block->graph, options, &unit, report, error);
+    coda_status status = rewrite_with_gains(block->graph, options, &unit, report, error);
     return status == CODA_OK ? module_from_unit(&unit, module, error) : status;
 }
 

@@ -130,14 +130,21 @@ static bool reparses(const struct unit *unit, struct block_check *check)
 bool block_agrees(const struct graph *block, const coda_dims *dims, bool backward, bool allow_passes, uint64_t seed,
                   struct block_check *check)
 {
-    coda_rewrite_options options = {.backward = backward, .allow_passes = allow_passes};
+    const coda_rewrite_options options = {.backward = backward, .allow_passes = allow_passes};
+    return block_agrees_with(block, dims, &options, seed, check);
+}
+
+bool block_agrees_with(const struct graph *block, const coda_dims *dims, const coda_rewrite_options *options,
+                       uint64_t seed, struct block_check *check)
+{
+    bool backward = options->backward;
     struct complaint why = {0};
     struct unit unit = {0};
     coda_error error = {0};
     struct graph *wide = widen(block), *whole = NULL, *cut = NULL;
     bool good = false;
     memset(check, 0, sizeof *check);
-    if (!wide || rewrite_block(wide, &options, &unit, NULL, &error) != CODA_OK) {
+    if (!wide || rewrite_block(wide, options, &unit, NULL, &error) != CODA_OK) {
         complain(check, error.status == CODA_UNSUPPORTED ? "unsupported" : "rewrite", error.message);
         goto done;
     }
