@@ -57,7 +57,13 @@ static bool refuse_axes(const struct graph *graph, const struct shape *a, const 
     bool constant = false;
     for (int i = 0; i < 2; i++)
         constant |= (i < a->rank && a->dim[i].axis < 0) || (i < b->rank && b->dim[i].axis < 0);
-    if (swapped)
+    bool product = a->rank == 2 && b->rank == 2 && !swapped &&
+                   (same_axis(&a->dim[1], &b->dim[0]) || same_axis(&a->dim[1], &b->dim[1]));
+    if (product)
+        refuse(why, CODA_INVALID,
+               "Elementwise operations join axes by name. If a matrix product is meant: A @ B, or A @ W.T.",
+               "the axes do not join: %s and %s", left, right);
+    else if (swapped)
         refuse(why, CODA_INVALID, "Store one of them transposed; a program transposes operands of a product only.",
                "rows and columns are swapped: %s and %s", left, right);
     else if (constant)

@@ -46,10 +46,11 @@ static void report_unknown(struct parser *parser, const struct token *name)
                 nearest = language_functions[i].name;
             }
         }
-        if (nearest)
+        const char *habit = habit_of(parser, name);
+        if (nearest && !habit)
             snprintf(advice, sizeof advice, "Did you mean `%s`?", nearest);
         else
-            snprintf(advice, sizeof advice, "docs/language.md lists the primitives.");
+            snprintf(advice, sizeof advice, "%s", habit ? habit : "docs/language.md lists the primitives.");
     }
     diagnostics_report(parser->diagnostics, token_span(name), advice, "unknown function `%.*s`", length, text);
 }

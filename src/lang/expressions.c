@@ -98,7 +98,7 @@ static int postfix(struct parser *parser)
         return x;
     if (!parser_at(parser, TOKEN_NAME) || !token_is(parser, &parser->token, "T"))
         return parser_unexpected(parser, "`T` after the point",
-                                 "x.T is the transpose; there is nothing else after a point.");
+                                 "x.T is the transpose. Functions take their value: mean(x, N:128), silu(x).");
     parser_advance(parser);
     return x < 0 ? -1 : built_node(parser, graph_transpose(parser->graph, x, &why), begin, &why);
 }

@@ -119,7 +119,10 @@ static void report_unknown(struct parser *parser, const struct token *name, bool
         return;
     }
     suggest_name(parser, name, as_axis, advice, sizeof advice);
-    if (as_axis && !advice[0])
+    const char *habit = advice[0] ? NULL : habit_of(parser, name);
+    if (habit)
+        snprintf(advice, sizeof advice, "%s", habit);
+    else if (as_axis && !advice[0])
         snprintf(advice, sizeof advice,
                  "Axes come from the types of operands and from `axis` statements; `axis %.*s` %s",
                  length < 60 ? length : 60, text, "alone declares one.");

@@ -87,8 +87,9 @@ static bool report_bad_token(struct parser *parser)
     const char *text = token_text(parser, token);
     int length = shown_length(token);
     if (parser_at(parser, TOKEN_BAD_CHARACTER))
-        diagnostics_report(parser->diagnostics, token_span(token), NULL, "`%.*s` is no character of the language",
-                           length, text);
+        diagnostics_report(parser->diagnostics, token_span(token),
+                           *text == '^' ? "There is no power operator: write x * x." : NULL,
+                           "`%.*s` is no character of the language", length, text);
     else if (parser_at(parser, TOKEN_BAD_NUMBER))
         diagnostics_report(parser->diagnostics, token_span(token),
                            "A number is written like 2, 0.5 or 1e-6; a product needs its `*`.",
@@ -117,9 +118,12 @@ int parser_unexpected(struct parser *parser, const char *what, const char *advic
              (token->first_on_line && at_statement(parser)))
         diagnostics_report(parser->diagnostics, (struct span){after, after}, advice,
                            "expected %s, but the line ends here", what);
-    else
-        diagnostics_report(parser->diagnostics, token_span(token), advice, "expected %s, found `%.*s`", what,
-                           shown_length(token), token_text(parser, token));
+    else {
+        bool ends = strcmp(what, "the end of the statement") == 0 || what[0] == '`';
+        const char *habit = token->kind != TOKEN_OPEN_BRACKET || ends ? habit_of(parser, token) : NULL;
+        diagnostics_report(parser->diagnostics, token_span(token), habit ? habit : advice, "expected %s, found `%.*s`",
+                           what, shown_length(token), token_text(parser, token));
+    }
     return -1;
 }
 

@@ -62,6 +62,9 @@ void suggest_name(const struct parser *parser, const struct token *name, bool ax
 void excuse_name(struct parser *parser, const struct token *name);
 void report_unused(struct parser *parser);
 
+/* What to say about a word or sign that another language would have here (habits.c); NULL: nothing. */
+const char *habit_of(const struct parser *parser, const struct token *token);
+
 /* ---------------------------------------------------------------- types (types.c) */
 
 enum axis_rule { AXIS_MUST_EXIST, AXIS_MAY_APPEAR };

@@ -30,6 +30,9 @@ static void parse_in(struct parser *parser)
     } while (parser_accept(parser, TOKEN_COMMA));
     bool good = !parser->lost && parser_expect(parser, TOKEN_COLON, "`:` and a type", advice) &&
                 parse_type(parser, &dtype, &shape);
+    if (good && parser_at(parser, TOKEN_COMMA))
+        parser_unexpected(parser, "the end of the statement",
+                          "One type a statement: in A, B : bf16[M, K]. Other types have an `in` of their own.");
     for (int i = 0; i < count && !parser->no_memory; i++) {
         struct complaint why = {0};
         char text[MAX_NAME + 1];
@@ -259,7 +262,8 @@ enum { STATEMENT_COUNT = sizeof statements / sizeof *statements };
 /* `inn A : bf16[M]`: a word that is no word of the language. */
 static void report_word(struct parser *parser, const struct token *word)
 {
-    int nearest = -1, best = 3;
+    int nearest = -1, best = token_length(word) < 4 ? 2 : 3;
+    const char *habit = habit_of(parser, word);
     for (int i = 0; i < STATEMENT_COUNT; i++) {
         int distance = edit_distance(token_text(parser, word), token_length(word), statements[i].word,
                                      (int)strlen(statements[i].word), best);
@@ -268,10 +272,13 @@ static void report_word(struct parser *parser, const struct token *word)
             nearest = i;
         }
     }
-    char advice[160];
-    snprintf(advice, sizeof advice, "%s%s%sA statement is an in, param, axis or out, or NAME = expression.",
-             nearest < 0 ? "" : "Did you mean `", nearest < 0 ? "" : statements[nearest].word,
-             nearest < 0 ? "" : "`? ");
+    char advice[200];
+    if (habit)
+        snprintf(advice, sizeof advice, "%s", habit);
+    else
+        snprintf(advice, sizeof advice, "%s%s%sA statement is an in, param, axis or out, or NAME = expression.",
+                 nearest < 0 ? "" : "Did you mean `", nearest < 0 ? "" : statements[nearest].word,
+                 nearest < 0 ? "" : "`? ");
     diagnostics_report(parser->diagnostics, token_span(word), advice, "`%.*s` begins no statement", token_length(word),
                        token_text(parser, word));
     parser->lost = true;
