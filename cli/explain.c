@@ -37,6 +37,15 @@ static void estimate_times(struct estimate *e)
     e->unfused_memory_ms = e->cost.unfused_bytes / e->ceilings.gbytes * 1e-6;
 }
 
+/* Measured once a command, not once a program. */
+static coda_status ceilings_of(coda_device *device, struct ceilings *ceilings, coda_error *error)
+{
+    static struct ceilings measured;
+    coda_status status = measured.gflops > 0 ? CODA_OK : measure_ceilings(device, &measured, error);
+    *ceilings = measured;
+    return status;
+}
+
 static double larger(double a, double b)
 {
     return a > b ? a : b;
@@ -142,7 +151,7 @@ static int explain_block(const struct arguments *arguments, coda_device *device,
     if (coda_rewrite(block, &options, &module, &said, &error) != CODA_OK)
         return report(arguments->command, &error);
     int status = EXIT_GOOD;
-    if (measure_ceilings(device, &ceilings, &error) != CODA_OK)
+    if (ceilings_of(device, &ceilings, &error) != CODA_OK)
         status = report(arguments->command, &error);
     if (status == EXIT_GOOD && !arguments->json) {
         printf("%s at ", coda_program_name(block));
@@ -175,7 +184,7 @@ static int explain(const struct arguments *arguments, const coda_program *progra
     if (coda_program_is_block(program))
         status = explain_block(arguments, device, program, &dims);
     else if (coda_program_cost(program, &dims, &e.cost, &error) != CODA_OK ||
-             measure_ceilings(device, &e.ceilings, &error) != CODA_OK)
+             ceilings_of(device, &e.ceilings, &error) != CODA_OK)
         status = report(arguments->command, &error);
     else {
         estimate_times(&e);
