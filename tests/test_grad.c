@@ -458,6 +458,8 @@ static const char *const particular[] = {
     "program rows_of { in E : f32[V, N]; in t : i32[M]; in g : f32[N]\n out Y : f32[M, N] = gather(E, t) * g }",
     "program finishes { in X : f32[M, N]; in L : f32[M, K/128]; in S : f32[M, K/128]\n"
     "out Y : f32[M, N] = X * logsumexp(L) + max(S) }",
+    "program halves_of { in X : f32[M, N]; in g : f32[N]\n c, d = pairs(broadcast(g, [M, N]))\n a, b = pairs(X)\n"
+    "out Y : f32[M, N/2] = tanh(a * c + b * d) }",
     "program constant { in A : f32[M, K]; in W : f32[N, K]; in b : f32[N]\n y = A @ W.T\n"
     "out Y : f32[M, N] = where(y > b, b, y - b) }",
 };
@@ -547,6 +549,8 @@ static const struct {
     {swiglu, NULL, "q", CODA_INVALID, "`q` is no value or out"},
     {rotated, "table", NULL, CODA_UNSUPPORTED, "table of a rotation"},
     {rotated, "pos", NULL, CODA_INVALID, "`pos` is no floating-point `in`"},
+    {"program h { in X : f32[M, N]; in g : f32[N/2]\n a, b = pairs(X)\n out Y : f32[M, N/2] = a * g + b }", NULL, NULL,
+     CODA_UNSUPPORTED, "`g`: it is a vector of half of the columns"},
     {"block b { in x : f32[M, N]\n out y : f32[M, N] = x * 2 }", NULL, NULL, CODA_INVALID, "is a block"},
 };
 

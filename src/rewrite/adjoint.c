@@ -416,6 +416,11 @@ static void add_gradient_out(struct walk *w, const bool *used, int o)
     const struct operand *operand = &w->forward->operand[o];
     int x = operand->node, usage = usage_of(w->forward, used, x);
     int indirect = usage & (USED_STACKED | USED_REPEATED | USED_GATHERED);
+    if (operand->shape.rank == 1 && is_pair_dim(&operand->shape.dim[0]) && w->gradient[x] != NONE) {
+        unsupported(w, o, "it is a vector of half of the columns",
+                    "Declare it [N] and split it: a, b = pairs(broadcast(g, [M, N])); or leave it out of `wrt`.");
+        return;
+    }
     if (indirect && (usage != indirect || (indirect & (indirect - 1)) != 0)) {
         unsupported(w, o, "it is stacked, repeated or gathered, and also used in another way", "Use it in one way.");
         return;
