@@ -421,8 +421,8 @@ CODA_API double coda_schedule_bytes_moved(const coda_schedule *schedule);
 /* ---------------------------------------------------------------- Llama */
 
 /* A Llama: embedding, layers of RMSNorm, grouped-query attention with RoPE (half-split, as Hugging Face), RMSNorm and
- * SwiGLU, a final norm and a head. It trains and samples on a CPU device (or "ref"), with all products and what stands
- * between them in the programs of `programs/`. Files are those of Hugging Face: a directory with config.json and
+ * SwiGLU, a final norm and a head. It trains and samples on a CPU device (or "ref"): on schedules of the blocks
+ * llama3_start, llama3, llama3_end and llama3_logits. Files are those of Hugging Face: a directory with config.json and
  * model.safetensors. None of these objects may be used by two threads at once. */
 
 /* The keys of config.json. Set it with coda_llama_config_defaults or coda_llama_config_load first. */

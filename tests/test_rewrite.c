@@ -55,8 +55,12 @@ static const struct {
     bool passes;                 /* it needs some between products */
     int forward, with_gradients; /* programs */
 } block_files[] = {
-    {"llama3", false, 4, 14}, {"llama3_head", false, 3, 8}, {"gpt2", false, 6, 17},  {"qwen3", false, 4, 14},
-    {"gemma", true, 6, 18},   {"parallel", false, 3, 13},   {"relu2", false, 4, 13}, {"scaled_residual", false, 4, 14},
+    {"llama3", false, 4, 14},        {"llama3_head", false, 3, 8},
+    {"gpt2", false, 6, 17},          {"qwen3", false, 4, 14},
+    {"gemma", true, 6, 18},          {"parallel", false, 3, 13},
+    {"relu2", false, 4, 13},         {"scaled_residual", false, 4, 14},
+    {"llama3_start", false, 2, 5},   {"llama3_end", false, 5, 15},
+    {"llama3_logits", false, 4, 14},
 };
 
 static void every_block_computes_what_it_says(void **state)

@@ -1,199 +1,144 @@
-/* The fused schedule: between two products nothing runs but the epilogue of the first and the prologue of the second.
- */
+/* The fused path: the blocks of the model one after the other, attention between them. What runs inside a block, and
+ * where its values lie, the compiler found out. */
 #include "model/pass.h"
 
-static coda_tensor rows_of(const struct pass *pass, int64_t columns, const void *data)
+static coda_tensor gradient_of(const struct pass *pass, int index, int count)
 {
-    return pass_matrix(pass, data, columns);
+    coda_tensor gradient = pass_gradient(pass, index);
+    for (int i = 1; i < count; i++)
+        gradient.shape[0] += pass->llama->weight[index + i].rows;
+    return gradient;
 }
 
-/* Queries, keys and values from the normed input; attention. */
-static void forward_attention(struct pass *pass, int64_t layer)
+/* A block, and the gradient that goes through it from d_stream[d_output] to the other one. */
+struct step {
+    int64_t block;
+    int d_output;
+    int64_t first, count; /* rows of the pass */
+};
+
+static coda_tensor rows_of(const struct pass *pass, const struct step *s, void *data, int64_t columns)
 {
-    coda_llama *m = pass->llama;
+    size_t size = coda_dtype_size(pass->llama->dtype);
+    return matrix((char *)data + (size_t)(s->first * columns) * size, pass->llama->dtype, s->count, columns);
+}
+
+static coda_tensor operand_of(const struct pass *pass, const struct part_operand *o, const struct step *s)
+{
+    const coda_llama *m = pass->llama;
     const coda_llama_config *c = &m->config;
     struct workspace *w = pass->workspace;
-    struct saved *s = &w->layer[layer];
-    int64_t rows = pass_rows(pass);
-    LAUNCH(pass, GEMM_RMS_ROPE, &c->rms_norm_eps, rows_of(pass, c->hidden_size, w->normed),
-           weight_operand(m, layer_index(layer, QUERY)), weight_operand(m, layer_index(layer, KEY)),
-           weight_operand(m, layer_index(layer, VALUE)), partials(w->squares, rows, c->hidden_size),
-           matrix(m->rope_table, CODA_F32, c->max_position_embeddings, c->head_dim),
-           vector(w->positions, CODA_I32, rows), rows_of(pass, query_width(c) + 2 * key_width(c), s->qkv),
-           pass_vector(pass, s->input_scale));
-    pass_attention(pass, layer);
+    int64_t d = c->hidden_size, q = query_width(c), n = q + 2 * key_width(c);
+    struct layer_values *before = &w->layer[s->block - (s->block > 0)];
+    struct layer_values *after = &w->layer[s->block - (s->block == c->num_hidden_layers)];
+    switch (o->source) {
+    case SOURCE_WEIGHT:
+        return weight_operand(m, weight_of_block(m, o->weight, s->block));
+    case SOURCE_GRADIENT:
+        return pass->gradient ? gradient_of(pass, weight_of_block(m, o->weight, s->block), o->count)
+                              : (coda_tensor){.data = NULL};
+    case SOURCE_TABLE:
+        return matrix(m->rope_table, CODA_F32, c->max_position_embeddings, c->head_dim);
+    case SOURCE_TOKENS:
+        return vector(w->tokens + s->first, CODA_I32, s->count);
+    case SOURCE_POSITIONS:
+        return vector(w->positions + s->first, CODA_I32, s->count);
+    case SOURCE_TARGETS:
+        return vector(w->targets + s->first, CODA_I32, s->count);
+    case SOURCE_ATTENDED:
+        return rows_of(pass, s, before->attended, q);
+    case SOURCE_INPUT:
+        return rows_of(pass, s, before->input, d);
+    case SOURCE_OUTPUT:
+        return rows_of(pass, s, after->input, d);
+    case SOURCE_QKV:
+        return rows_of(pass, s, after->qkv, n);
+    case SOURCE_LOSS:
+        return vector(w->loss + s->first, CODA_F32, s->count);
+    case SOURCE_LOGITS:
+        return matrix(w->fused.logits, m->dtype, s->count, c->vocab_size);
+    case SOURCE_D_LOSS:
+        return vector(w->fused.d_loss + s->first, CODA_F32, s->count);
+    case SOURCE_D_OUTPUT:
+        return rows_of(pass, s, w->d_stream[s->d_output], d);
+    case SOURCE_D_INPUT:
+        return rows_of(pass, s, w->d_stream[1 - s->d_output], d);
+    case SOURCE_D_ATTENDED:
+        return rows_of(pass, s, w->d_attended, q);
+    case SOURCE_D_QKV:
+        return rows_of(pass, s, w->d_qkv, n);
+    case SOURCE_D_EMBEDDING:
+        return matrix(w->fused.d_embedding, CODA_F32, s->count, d);
+    }
+    return (coda_tensor){.data = NULL};
 }
 
-/* A projection back to the residual stream, and the first half of the norm that follows. */
-static void forward_residual(struct pass *pass, const void *input, int64_t width, int weight, const void *stream,
-                             int norm, void *out)
+static void run_block(struct pass *pass, const struct step *s, int phases)
 {
-    coda_llama *m = pass->llama;
-    struct workspace *w = pass->workspace;
-    int64_t d = m->config.hidden_size;
-    LAUNCH(pass, GEMM_RESIDUAL_RMS, NULL, rows_of(pass, width, input), weight_operand(m, weight),
-           rows_of(pass, d, stream), weight_operand(m, norm), rows_of(pass, d, out),
-           partials(w->squares, pass_rows(pass), d), rows_of(pass, d, w->normed));
-}
-
-static int next_norm(const struct pass *pass, int64_t layer)
-{
-    return layer + 1 < pass->llama->config.num_hidden_layers ? layer_index(layer + 1, INPUT_NORM)
-                                                             : final_norm_index(pass->llama);
+    const struct fused *f = &pass->workspace->fused;
+    enum part p = part_of_block(pass->llama, s->block);
+    int count = f->parts.part[p].count;
+    coda_tensor operand[MOST_PART_OPERANDS];
+    const double parameters[] = {pass->llama->config.rms_norm_eps};
+    if (pass->status != CODA_OK)
+        return;
+    for (int i = 0; i < count; i++)
+        operand[i] = operand_of(pass, &f->parts.part[p].operand[i], s);
+    pass->status = coda_schedule_launch(f->parts.part[p].schedule, phases, operand, count, f->saved[s->block],
+                                        f->scratch, parameters, NULL, pass->error);
 }
 
 void fused_forward(struct pass *pass)
 {
-    coda_llama *m = pass->llama;
-    const coda_llama_config *c = &m->config;
-    struct workspace *w = pass->workspace;
-    int64_t rows = pass_rows(pass), d = c->hidden_size, f = c->intermediate_size;
-    LAUNCH(pass, EMBED_RMS, NULL, weight_operand(m, EMBEDDING_INDEX), vector(w->tokens, CODA_I32, rows),
-           weight_operand(m, layer_index(0, INPUT_NORM)), rows_of(pass, d, w->layer[0].input),
-           partials(w->squares, rows, d), rows_of(pass, d, w->normed));
-    for (int64_t i = 0; i < c->num_hidden_layers; i++) {
-        struct saved *s = &w->layer[i];
-        forward_attention(pass, i);
-        forward_residual(pass, s->attended, query_width(c), layer_index(i, ATTENTION_OUTPUT), s->input,
-                         layer_index(i, POST_ATTENTION_NORM), s->middle);
-        LAUNCH(pass, GEMM_RMS_SWIGLU, &c->rms_norm_eps, rows_of(pass, d, w->normed),
-               weight_operand(m, layer_index(i, GATE)), weight_operand(m, layer_index(i, UP)),
-               partials(w->squares, rows, d), rows_of(pass, f, s->gate), rows_of(pass, f, s->up),
-               pass_vector(pass, s->middle_scale), rows_of(pass, f, w->product));
-        forward_residual(pass, w->product, f, layer_index(i, DOWN), s->middle, next_norm(pass, i),
-                         w->layer[i + 1].input);
+    for (int64_t layer = 0; layer < pass->llama->config.num_hidden_layers; layer++) {
+        run_block(pass, &(struct step){layer, 0, 0, pass_rows(pass)}, CODA_FORWARD);
+        pass_attention(pass, layer);
     }
 }
 
-/* Rows first.. of the pass, as a pass of their own that shares everything. */
-struct rows {
-    int64_t first, count;
-};
-
-static void *row_pointer(const struct pass *pass, void *data, int64_t row, int64_t columns)
+void fused_logits(struct pass *pass)
 {
-    return (char *)data + (size_t)(row * columns) * coda_dtype_size(pass->llama->dtype);
+    run_block(pass, &(struct step){pass->llama->config.num_hidden_layers, 0, pass_rows(pass) - 1, 1}, CODA_FORWARD);
 }
 
-static void head_forward(struct pass *pass, struct rows r)
-{
-    coda_llama *m = pass->llama;
-    const coda_llama_config *c = &m->config;
-    struct workspace *w = pass->workspace;
-    int64_t d = c->hidden_size, v = c->vocab_size, runs = ceiling(d, RUN);
-    const double head[] = {c->rms_norm_eps, 0};
-    const double loss[] = {-100, 0, 0, pass->divisor}; /* ignore, smoothing, zloss, divisor */
-    coda_tensor targets = vector(w->targets + r.first, CODA_I32, r.count);
-    coda_tensor target_logit = vector(w->target_logit + r.first, CODA_F32, r.count);
-    LAUNCH(pass, GEMM_RMS_LSE, head, matrix(row_pointer(pass, w->normed, r.first, d), m->dtype, r.count, d),
-           weight_operand(m, head_index(m)), partials(w->squares + r.first * runs, r.count, d), targets,
-           matrix(w->logits, m->dtype, r.count, v), partials(w->head_lse, r.count, v), target_logit,
-           partials(w->head_sum, r.count, v), vector(w->final_scale + r.first, CODA_F32, r.count));
-    LAUNCH(pass, CROSS_ENTROPY_LOSS, loss, partials(w->head_lse, r.count, v), target_logit,
-           partials(w->head_sum, r.count, v), targets, vector(w->weights + r.first, CODA_F32, r.count),
-           vector(w->loss + r.first, CODA_F32, r.count), vector(w->z_loss + r.first, CODA_F32, r.count));
-}
-
-/* The gradient of the logits takes their place; then through the head and the final norm. */
-static void head_backward(struct pass *pass, struct rows r)
-{
-    coda_llama *m = pass->llama;
-    const coda_llama_config *c = &m->config;
-    struct workspace *w = pass->workspace;
-    int64_t d = c->hidden_size, v = c->vocab_size;
-    const double loss[] = {-100, 0, 0, 0, pass->divisor}; /* ignore, smoothing, zloss, cap, divisor */
-    coda_tensor logits = matrix(w->logits, m->dtype, r.count, v);
-    coda_tensor normed = matrix(row_pointer(pass, w->normed, r.first, d), m->dtype, r.count, d);
-    coda_tensor norm_partials = matrix(w->norm_partials, CODA_F32, ceiling(r.count, ROW_RUN), d);
-    void *input = w->layer[c->num_hidden_layers].input;
-    LAUNCH(pass, CROSS_ENTROPY_BWD, loss, logits, partials(w->head_lse, r.count, v),
-           vector(w->targets + r.first, CODA_I32, r.count), vector(w->weights + r.first, CODA_F32, r.count), logits,
-           partials(w->dots, r.count, v));
-    LAUNCH(pass, GEMM_RMS_BWD_HEAD, NULL, logits, weight_operand(m, head_index(m)),
-           matrix(row_pointer(pass, input, r.first, d), m->dtype, r.count, d), weight_operand(m, final_norm_index(m)),
-           vector(w->final_scale + r.first, CODA_F32, r.count), partials(w->dots, r.count, v),
-           matrix(row_pointer(pass, w->d_stream[0], r.first, d), m->dtype, r.count, d), normed, norm_partials);
-    LAUNCH(pass, GEMM_WGRAD, NULL, logits, normed, pass_gradient(pass, head_index(m)));
-    LAUNCH(pass, COLUMN_SUM, NULL, norm_partials, pass_gradient(pass, final_norm_index(m)));
-}
-
+/* The loss of a row counts by its weight, that of an ignored target not at all. */
 void fused_head(struct pass *pass)
 {
-    int64_t rows = pass_rows(pass);
-    for (int64_t first = 0; first < rows; first += pass->workspace->head_rows) {
-        struct rows r = {first, minimum(pass->workspace->head_rows, rows - first)};
-        head_forward(pass, r);
-        if (pass->gradient)
-            head_backward(pass, r);
-    }
-}
-
-static coda_tensor norm_partials(const struct pass *pass)
-{
-    return matrix(pass->workspace->norm_partials, CODA_F32, ceiling(pass_rows(pass), ROW_RUN),
-                  pass->llama->config.hidden_size);
-}
-
-/* From the gradient of a layer's output (d_stream[0]) to that of its middle (d_stream[1]). */
-static void backward_mlp(struct pass *pass, int64_t layer)
-{
-    coda_llama *m = pass->llama;
-    const coda_llama_config *c = &m->config;
     struct workspace *w = pass->workspace;
-    struct saved *s = &w->layer[layer];
-    int64_t rows = pass_rows(pass), d = c->hidden_size, f = c->intermediate_size;
-    int gate = layer_index(layer, GATE), up = layer_index(layer, UP), down = layer_index(layer, DOWN);
-    int norm = layer_index(layer, POST_ATTENTION_NORM);
-    coda_tensor d_gate = rows_of(pass, f, s->gate), d_up = rows_of(pass, f, s->up); /* take the place of gate and up */
-    LAUNCH(pass, GEMM_SWIGLU_BWD, NULL, rows_of(pass, d, w->d_stream[0]), weight_operand(m, down),
-           rows_of(pass, f, s->gate), rows_of(pass, f, s->up), d_gate, d_up, partials(w->dots, rows, f),
-           rows_of(pass, f, w->product));
-    pass_wgrad(pass, down, w->d_stream[0], d, w->product);
-    LAUNCH(pass, GEMM_RMS_BWD_TWIN, NULL, d_gate, d_up, weight_operand(m, gate), weight_operand(m, up),
-           rows_of(pass, d, s->middle), weight_operand(m, norm), pass_vector(pass, s->middle_scale),
-           partials(w->dots, rows, f), rows_of(pass, d, w->d_stream[0]), rows_of(pass, d, w->d_stream[1]),
-           rows_of(pass, d, w->normed), norm_partials(pass));
-    pass_wgrad(pass, gate, s->gate, f, w->normed);
-    pass_wgrad(pass, up, s->up, f, w->normed);
-    LAUNCH(pass, COLUMN_SUM, NULL, norm_partials(pass), pass_gradient(pass, norm));
+    const struct step end = {pass->llama->config.num_hidden_layers, 1, 0, pass_rows(pass)};
+    for (int64_t i = 0; i < pass_rows(pass); i++)
+        w->fused.d_loss[i] = w->targets[i] == IGNORED ? 0 : (float)(w->weights[i] / pass->divisor);
+    run_block(pass, &end, pass->gradient ? CODA_FORWARD | CODA_BACKWARD : CODA_FORWARD);
+    for (int64_t i = 0; i < pass_rows(pass) && pass->status == CODA_OK; i++)
+        w->loss[i] = w->targets[i] == IGNORED ? 0 : w->loss[i] * w->fused.d_loss[i];
 }
 
-/* From the gradient of a layer's middle (d_stream[1]) to that of its input (d_stream[0]). */
-static void backward_attention(struct pass *pass, int64_t layer)
-{
-    coda_llama *m = pass->llama;
-    const coda_llama_config *c = &m->config;
-    struct workspace *w = pass->workspace;
-    struct saved *s = &w->layer[layer];
-    int64_t rows = pass_rows(pass), d = c->hidden_size, q = query_width(c), e = key_width(c), n = q + 2 * e;
-    int output = layer_index(layer, ATTENTION_OUTPUT), norm = layer_index(layer, INPUT_NORM);
-    int query = layer_index(layer, QUERY), key = layer_index(layer, KEY), value = layer_index(layer, VALUE);
-    const char *d_qkv = w->d_qkv;
-    size_t size = coda_dtype_size(m->dtype);
-    LAUNCH(pass, GEMM_DGRAD, NULL, rows_of(pass, d, w->d_stream[1]), weight_operand(m, output),
-           rows_of(pass, q, w->d_attended));
-    pass_wgrad(pass, output, w->d_stream[1], d, s->attended);
-    if (pass->status == CODA_OK)
-        pass->status = attention_backward(&w->attention, pass->sequences, pass->length, s->qkv, s->attended,
-                                          w->d_attended, s->lse, w->d_qkv, pass->error);
-    LAUNCH(pass, ROPE_BWD, NULL, rows_of(pass, n, w->d_qkv), rows_of(pass, n, s->qkv),
-           matrix(m->rope_table, CODA_F32, c->max_position_embeddings, c->head_dim),
-           vector(w->positions, CODA_I32, rows), rows_of(pass, n, w->d_qkv), partials(w->dots, rows, n));
-    LAUNCH(pass, GEMM_RMS_BWD_QKV, NULL, rows_of(pass, n, w->d_qkv), weight_operand(m, query), weight_operand(m, key),
-           weight_operand(m, value), rows_of(pass, d, s->input), weight_operand(m, norm),
-           pass_vector(pass, s->input_scale), partials(w->dots, rows, n), rows_of(pass, d, w->d_stream[1]),
-           rows_of(pass, d, w->d_stream[0]), rows_of(pass, d, w->normed), norm_partials(pass));
-    pass_wgrad(pass, query, d_qkv, n, w->normed);
-    pass_wgrad(pass, key, d_qkv + (size_t)q * size, n, w->normed);
-    pass_wgrad(pass, value, d_qkv + (size_t)(q + e) * size, n, w->normed);
-    LAUNCH(pass, COLUMN_SUM, NULL, norm_partials(pass), pass_gradient(pass, norm));
-}
-
+/* The end has left the gradient of its input in d_stream[0]. */
 void fused_backward(struct pass *pass)
 {
-    for (int64_t i = pass->llama->config.num_hidden_layers - 1; i >= 0; i--) {
-        backward_mlp(pass, i);
-        backward_attention(pass, i);
+    struct workspace *w = pass->workspace;
+    int d_output = 0;
+    for (int64_t layer = pass->llama->config.num_hidden_layers - 1; layer >= 0; layer--) {
+        const struct layer_values *l = &w->layer[layer];
+        if (pass->status == CODA_OK)
+            pass->status = attention_backward(&w->attention, pass->sequences, pass->length, l->qkv, l->attended,
+                                              w->d_attended, l->lse, w->d_qkv, pass->error);
+        run_block(pass, &(struct step){layer, d_output, 0, pass_rows(pass)}, CODA_BACKWARD);
+        d_output = 1 - d_output;
     }
-    pass_embedding_gradient(pass, pass->workspace->d_stream[0]);
+    pass_embedding_gradient(pass, w->fused.d_embedding, CODA_F32);
+}
+
+/* ---------------------------------------------------------------- looking for values that are not finite */
+
+void fused_recompute_end(struct pass *pass)
+{
+    run_block(pass, &(struct step){pass->llama->config.num_hidden_layers, 1, 0, pass_rows(pass)}, CODA_FORWARD);
+}
+
+bool fused_value(const struct pass *pass, int64_t block, const char *name, coda_tensor *tensor)
+{
+    const struct fused *f = &pass->workspace->fused;
+    return part_locate(&f->parts, pass->llama, part_of_block(pass->llama, block), name, pass_rows(pass),
+                       f->saved[block], f->scratch, tensor);
 }

@@ -30,7 +30,7 @@ static void attend_with_cache(struct pass *pass, int64_t layer)
 {
     struct session *s = pass->context;
     struct workspace *w = pass->workspace;
-    struct saved *saved = &w->layer[layer];
+    struct layer_values *saved = &w->layer[layer];
     size_t size = coda_dtype_size(s->llama->dtype);
     int64_t queries = query_width(&s->llama->config), row = queries + cache_row(s), rows = pass_rows(pass);
     for (int64_t i = 0; i < rows; i++)
@@ -61,14 +61,10 @@ static coda_status take_in(struct session *s, const int32_t *tokens, int64_t cou
     }
     memmove(s->context + s->length, tokens, (size_t)count * sizeof *tokens);
     fused_forward(&pass);
-    int64_t d = m->config.hidden_size, v = m->config.vocab_size, last = count - 1;
-    LAUNCH(&pass, GEMM_RMS, &m->config.rms_norm_eps,
-           matrix((char *)w->normed + (size_t)(last * d) * coda_dtype_size(m->dtype), m->dtype, 1, d),
-           weight_operand(m, head_index(m)), partials(w->squares + last * ceiling(d, RUN), 1, d),
-           matrix(w->logits, m->dtype, 1, v), vector(w->final_scale, CODA_F32, 1));
+    fused_logits(&pass);
     if (pass.status == CODA_OK) {
         s->length += count;
-        coda_convert(s->logits, CODA_F32, w->logits, m->dtype, v);
+        coda_convert(s->logits, CODA_F32, w->fused.logits, m->dtype, m->config.vocab_size);
     }
     return pass.status;
 }

@@ -1,40 +1,16 @@
-/* The programs that the model runs, compiled for its device and element type. */
+/* The programs that the unfused path and the optimizer run, compiled for the model's device and element type. */
 #ifndef CODA_MODEL_KERNELS_H
 #define CODA_MODEL_KERNELS_H
 
 #include "model/common.h"
 
-enum kernel {
-    /* both paths */
-    GEMM,
-    GEMM_DGRAD,
-    GEMM_WGRAD,
-    COLUMN_SUM,
-    SQUARE_SUM,
-    ADAMW,
-    /* fused */
-    EMBED_RMS,
-    GEMM_RMS,
-    GEMM_RMS_ROPE,
-    GEMM_RESIDUAL_RMS,
-    GEMM_RMS_SWIGLU,
-    GEMM_RMS_LSE,
-    CROSS_ENTROPY_LOSS,
-    CROSS_ENTROPY_BWD,
-    GEMM_RMS_BWD_HEAD,
-    GEMM_SWIGLU_BWD,
-    GEMM_RMS_BWD_TWIN,
-    GEMM_RMS_BWD_QKV,
-    ROPE_BWD,
-    KERNEL_COUNT
-};
+enum kernel { GEMM, GEMM_DGRAD, GEMM_WGRAD, COLUMN_SUM, SQUARE_SUM, ADAMW, KERNEL_COUNT };
 
 struct kernels {
     coda_kernel *kernel[KERNEL_COUNT];
 };
 
-coda_status kernels_open(struct kernels *kernels, coda_device *device, const coda_llama_config *config,
-                         coda_dtype dtype, coda_error *error);
+coda_status kernels_open(struct kernels *kernels, coda_device *device, coda_dtype dtype, coda_error *error);
 void kernels_close(struct kernels *kernels);
 /* Bytes moved by all of them but the optimizer's, or by those alone. */
 double kernels_bytes(const struct kernels *kernels, bool optimizer);

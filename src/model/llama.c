@@ -153,7 +153,7 @@ coda_status llama_allocate(coda_device *device, const coda_llama_config *config,
     fill_rope_table(&made->config, made->rope_table);
     status = allocate_weights(made, error);
     if (status == CODA_OK)
-        status = kernels_open(&made->kernels, device, &made->config, dtype, error);
+        status = kernels_open(&made->kernels, device, dtype, error);
     if (status != CODA_OK)
         goto failed;
     *llama = made;

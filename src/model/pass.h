@@ -40,18 +40,27 @@ void pass_attention(struct pass *pass, int64_t layer); /* attention, or what sta
 /* dW += dY^T X for a weight of `rows` outputs; dY's rows lie `stride` apart. */
 void pass_wgrad(struct pass *pass, int index, const void *d_output, int64_t stride, const void *input);
 /* Rows of the embedding's gradient += rows of `d_input`, in order. */
-void pass_embedding_gradient(struct pass *pass, const void *d_input);
+void pass_embedding_gradient(struct pass *pass, const void *d_input, coda_dtype dtype);
 
-/* Embedding and layers: leaves the last layer's output in workspace->layer[layers].input. */
+enum { IGNORED = -100 }; /* a target without a loss */
+
+/* Embedding and layers; fused: up to the last attention. */
 void fused_forward(struct pass *pass);
 void unfused_forward(struct pass *pass);
-/* Head and losses of every row; with gradients also their backward, which leaves d_stream[0]. */
+/* The rest, up to the losses of every row; with gradients also its backward, which leaves d_stream[0]. */
 void fused_head(struct pass *pass);
 void unfused_head(struct pass *pass);
 void fused_backward(struct pass *pass);
 void unfused_backward(struct pass *pass);
+/* The rest, up to the logits of the last row. */
+void fused_logits(struct pass *pass);
 
-/* The name and layer of the first saved value that is not finite, in the order of the computation. */
-bool pass_find_trouble(const struct pass *pass, char *name, size_t room);
+/* A value of a block by its name in the schedule; false: there is none. The end of the model keeps nothing, so its forward
+ * runs again first. */
+void fused_recompute_end(struct pass *pass);
+bool fused_value(const struct pass *pass, int64_t block, const char *name, coda_tensor *tensor);
+
+/* The name and layer of the first value that is not finite, in the order of the computation, before any backward. */
+bool pass_find_trouble(struct pass *pass, char *name, size_t room);
 
 #endif

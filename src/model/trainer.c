@@ -3,6 +3,20 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The gradients of a layer's queries, keys and values are one matrix, rows end to end. */
+static bool is_layer_tensor(const coda_llama *llama, int index, enum layer_tensor tensor)
+{
+    return index > EMBEDDING_INDEX && index < final_norm_index(llama) && (index - 1) % LAYER_TENSORS == (int)tensor;
+}
+
+static double gradient_bytes(const coda_llama *m, int index)
+{
+    double count = (double)elements(&m->weight[index]);
+    if (is_layer_tensor(m, index, QUERY))
+        count += (double)elements(&m->weight[index + 1]) + (double)elements(&m->weight[index + 2]);
+    return count * sizeof(float);
+}
+
 static coda_status allocate(coda_trainer *t, coda_error *error)
 {
     const coda_llama *m = t->llama;
@@ -18,7 +32,11 @@ static coda_status allocate(coda_trainer *t, coda_error *error)
         double bytes = (double)elements(&m->weight[i]) * sizeof(float);
         largest = maximum(largest, m->weight[i].rows * ceiling(m->weight[i].columns, RUN));
         for (int l = 0; l < 4; l++) {
-            coda_status status = memory_take(&t->memory, bytes, &(*list[l])[i], error);
+            if (l == 0 && (is_layer_tensor(m, i, KEY) || is_layer_tensor(m, i, VALUE))) {
+                t->gradient[i] = t->gradient[i - 1] + elements(&m->weight[i - 1]);
+                continue;
+            }
+            coda_status status = memory_take(&t->memory, l == 0 ? gradient_bytes(m, i) : bytes, &(*list[l])[i], error);
             if (status != CODA_OK)
                 return status;
         }
@@ -101,12 +119,11 @@ coda_status coda_trainer_gradient(const coda_trainer *trainer, int index, coda_t
 void coda_trainer_traffic(const coda_trainer *trainer, coda_traffic *traffic)
 {
     const struct kernels *kernels = &trainer->llama->kernels;
-    traffic->model = kernels_bytes(kernels, false) - trainer->model_bytes_before + trainer->workspace.plain_bytes;
+    traffic->model = kernels_bytes(kernels, false) - trainer->model_bytes_before + trainer->workspace.plain_bytes +
+                     parts_bytes(&trainer->workspace.fused.parts);
     traffic->optimizer = kernels_bytes(kernels, true) - trainer->optimizer_bytes_before;
     traffic->attention = trainer->workspace.attention.bytes_moved;
 }
-
-enum { IGNORED = -100 };
 
 static coda_status check_batch(const coda_trainer *t, const coda_batch *b, coda_error *error)
 {

@@ -48,7 +48,7 @@ static void norm(struct pass *pass, const void *x, int weight, void *y, float *s
 static void norm_backward(struct pass *pass, const void *dy, const void *x, int weight, const float *scale, void *dx)
 {
     struct operators o = operators_of(pass);
-    float *partial = pass->workspace->norm_partials;
+    float *partial = pass->workspace->unfused.norm_partials;
     int64_t rows = pass_rows(pass), d = pass->llama->config.hidden_size;
     if (pass->status != CODA_OK)
         return;
@@ -75,26 +75,29 @@ void unfused_forward(struct pass *pass)
 {
     const coda_llama_config *c = &pass->llama->config;
     struct workspace *w = pass->workspace;
+    struct unfused *u = &w->unfused;
     struct operators o = operators_of(pass);
     int64_t d = c->hidden_size, f = c->intermediate_size, q = query_width(c), e = key_width(c), n = q + 2 * e;
     gather_rows(&o, pass_rows(pass), d, pass->llama->weight[EMBEDDING_INDEX].data, w->tokens, w->layer[0].input);
     for (int64_t i = 0; i < c->num_hidden_layers; i++) {
-        struct saved *s = &w->layer[i];
-        norm(pass, s->input, layer_index(i, INPUT_NORM), s->input_normed, s->input_scale);
-        linear_strided(pass, s->input_normed, layer_index(i, QUERY), s->qkv, n);
-        linear_strided(pass, s->input_normed, layer_index(i, KEY), column(pass, s->qkv, q), n);
-        linear_strided(pass, s->input_normed, layer_index(i, VALUE), column(pass, s->qkv, q + e), n);
-        rope(pass, s->qkv, false);
+        struct layer_values *l = &w->layer[i];
+        struct layer_unfused *s = &u->layer[i];
+        norm(pass, l->input, layer_index(i, INPUT_NORM), s->input_normed, s->input_scale);
+        linear_strided(pass, s->input_normed, layer_index(i, QUERY), l->qkv, n);
+        linear_strided(pass, s->input_normed, layer_index(i, KEY), column(pass, l->qkv, q), n);
+        linear_strided(pass, s->input_normed, layer_index(i, VALUE), column(pass, l->qkv, q + e), n);
+        rope(pass, l->qkv, false);
         pass_attention(pass, i);
-        linear(pass, s->attended, layer_index(i, ATTENTION_OUTPUT), w->scratch[0]);
-        elementwise(pass, ADD, d, w->scratch[0], s->input, s->middle);
+        linear(pass, l->attended, layer_index(i, ATTENTION_OUTPUT), u->scratch[0]);
+        elementwise(pass, ADD, d, u->scratch[0], l->input, s->middle);
         norm(pass, s->middle, layer_index(i, POST_ATTENTION_NORM), s->middle_normed, s->middle_scale);
         linear(pass, s->middle_normed, layer_index(i, GATE), s->gate);
         linear(pass, s->middle_normed, layer_index(i, UP), s->up);
         elementwise(pass, SILU, f, s->gate, NULL, s->activated);
         elementwise(pass, MULTIPLY, f, s->activated, s->up, s->product);
-        linear(pass, s->product, layer_index(i, DOWN), w->scratch[0]);
-        elementwise(pass, ADD, d, w->scratch[0], s->middle, w->layer[i + 1].input);
+        linear(pass, s->product, layer_index(i, DOWN), u->scratch[0]);
+        elementwise(pass, ADD, d, u->scratch[0], s->middle,
+                    i + 1 < c->num_hidden_layers ? w->layer[i + 1].input : u->output);
     }
 }
 
@@ -103,29 +106,29 @@ void unfused_head(struct pass *pass)
     coda_llama *m = pass->llama;
     const coda_llama_config *c = &m->config;
     struct workspace *w = pass->workspace;
-    struct saved *last = &w->layer[c->num_hidden_layers];
+    struct unfused *u = &w->unfused;
     struct operators o = operators_of(pass);
     int64_t rows = pass_rows(pass), d = c->hidden_size, v = c->vocab_size;
-    norm(pass, last->input, final_norm_index(m), last->input_normed, w->final_scale);
+    norm(pass, u->output, final_norm_index(m), u->output_normed, u->output_scale);
     for (int64_t first = 0; first < rows && pass->status == CODA_OK; first += w->head_rows) {
         int64_t count = minimum(w->head_rows, rows - first);
-        coda_tensor normed = matrix(column(pass, last->input_normed, first * d), m->dtype, count, d);
-        coda_tensor logits = matrix(w->logits, m->dtype, count, v);
+        coda_tensor normed = matrix(column(pass, u->output_normed, first * d), m->dtype, count, d);
+        coda_tensor logits = matrix(u->logits, m->dtype, count, v);
         LAUNCH(pass, GEMM, NULL, normed, weight_operand(m, head_index(m)), logits);
         if (pass->status != CODA_OK)
             return;
-        cross_entropy(&o, count, v, w->logits, w->targets + first, w->weights + first, pass->divisor, w->head_lse,
+        cross_entropy(&o, count, v, u->logits, w->targets + first, w->weights + first, pass->divisor, u->head_lse,
                       w->loss + first);
         if (!pass->gradient)
             continue;
-        cross_entropy_backward(&o, count, v, w->logits, w->targets + first, w->weights + first, pass->divisor,
-                               w->head_lse);
+        cross_entropy_backward(&o, count, v, u->logits, w->targets + first, w->weights + first, pass->divisor,
+                               u->head_lse);
         LAUNCH(pass, GEMM_DGRAD, NULL, logits, weight_operand(m, head_index(m)),
-               matrix(column(pass, w->scratch[0], first * d), m->dtype, count, d));
+               matrix(column(pass, u->scratch[0], first * d), m->dtype, count, d));
         LAUNCH(pass, GEMM_WGRAD, NULL, logits, normed, pass_gradient(pass, head_index(m)));
     }
     if (pass->gradient)
-        norm_backward(pass, w->scratch[0], last->input, final_norm_index(m), w->final_scale, w->d_stream[0]);
+        norm_backward(pass, u->scratch[0], u->output, final_norm_index(m), u->output_scale, w->d_stream[0]);
 }
 
 /* From the gradient of a layer's output (d_stream[0]) to that of its middle (d_stream[1]). */
@@ -133,22 +136,23 @@ static void backward_mlp(struct pass *pass, int64_t layer)
 {
     const coda_llama_config *c = &pass->llama->config;
     struct workspace *w = pass->workspace;
-    struct saved *s = &w->layer[layer];
+    struct unfused *u = &w->unfused;
+    struct layer_unfused *s = &u->layer[layer];
     int64_t d = c->hidden_size, f = c->intermediate_size;
     int gate = layer_index(layer, GATE), up = layer_index(layer, UP), down = layer_index(layer, DOWN);
-    linear_backward(pass, w->d_stream[0], d, down, w->scratch[0]);
+    linear_backward(pass, w->d_stream[0], d, down, u->scratch[0]);
     pass_wgrad(pass, down, w->d_stream[0], d, s->product);
-    elementwise(pass, MULTIPLY, f, w->scratch[0], s->activated, w->d_up);
-    elementwise(pass, MULTIPLY, f, w->scratch[0], s->up, w->scratch[1]);
-    elementwise(pass, SILU_BACKWARD, f, s->gate, w->scratch[1], w->d_gate);
-    linear_backward(pass, w->d_gate, f, gate, w->scratch[0]);
-    linear_backward(pass, w->d_up, f, up, w->scratch[1]);
-    elementwise(pass, ADD, d, w->scratch[0], w->scratch[1], w->scratch[0]);
-    pass_wgrad(pass, gate, w->d_gate, f, s->middle_normed);
-    pass_wgrad(pass, up, w->d_up, f, s->middle_normed);
-    norm_backward(pass, w->scratch[0], s->middle, layer_index(layer, POST_ATTENTION_NORM), s->middle_scale,
-                  w->scratch[1]);
-    elementwise(pass, ADD, d, w->scratch[1], w->d_stream[0], w->d_stream[1]);
+    elementwise(pass, MULTIPLY, f, u->scratch[0], s->activated, u->d_up);
+    elementwise(pass, MULTIPLY, f, u->scratch[0], s->up, u->scratch[1]);
+    elementwise(pass, SILU_BACKWARD, f, s->gate, u->scratch[1], u->d_gate);
+    linear_backward(pass, u->d_gate, f, gate, u->scratch[0]);
+    linear_backward(pass, u->d_up, f, up, u->scratch[1]);
+    elementwise(pass, ADD, d, u->scratch[0], u->scratch[1], u->scratch[0]);
+    pass_wgrad(pass, gate, u->d_gate, f, s->middle_normed);
+    pass_wgrad(pass, up, u->d_up, f, s->middle_normed);
+    norm_backward(pass, u->scratch[0], s->middle, layer_index(layer, POST_ATTENTION_NORM), s->middle_scale,
+                  u->scratch[1]);
+    elementwise(pass, ADD, d, u->scratch[1], w->d_stream[0], w->d_stream[1]);
 }
 
 /* From the gradient of a layer's middle (d_stream[1]) to that of its input (d_stream[0]). */
@@ -156,26 +160,28 @@ static void backward_attention(struct pass *pass, int64_t layer)
 {
     const coda_llama_config *c = &pass->llama->config;
     struct workspace *w = pass->workspace;
-    struct saved *s = &w->layer[layer];
+    struct layer_values *l = &w->layer[layer];
+    struct unfused *u = &w->unfused;
+    struct layer_unfused *s = &u->layer[layer];
     int64_t d = c->hidden_size, q = query_width(c), e = key_width(c), n = q + 2 * e;
     int output = layer_index(layer, ATTENTION_OUTPUT);
     const int projection[3] = {layer_index(layer, QUERY), layer_index(layer, KEY), layer_index(layer, VALUE)};
     const int64_t start[3] = {0, q, q + e};
     linear_backward(pass, w->d_stream[1], d, output, w->d_attended);
-    pass_wgrad(pass, output, w->d_stream[1], d, s->attended);
+    pass_wgrad(pass, output, w->d_stream[1], d, l->attended);
     if (pass->status == CODA_OK)
-        pass->status = attention_backward(&w->attention, pass->sequences, pass->length, s->qkv, s->attended,
-                                          w->d_attended, s->lse, w->d_qkv, pass->error);
+        pass->status = attention_backward(&w->attention, pass->sequences, pass->length, l->qkv, l->attended,
+                                          w->d_attended, l->lse, w->d_qkv, pass->error);
     rope(pass, w->d_qkv, true);
     for (int i = 0; i < 3; i++) {
         void *part = column(pass, w->d_qkv, start[i]);
-        linear_backward(pass, part, n, projection[i], w->scratch[i > 0]);
+        linear_backward(pass, part, n, projection[i], u->scratch[i > 0]);
         if (i > 0)
-            elementwise(pass, ADD, d, w->scratch[0], w->scratch[1], w->scratch[0]);
+            elementwise(pass, ADD, d, u->scratch[0], u->scratch[1], u->scratch[0]);
         pass_wgrad(pass, projection[i], part, n, s->input_normed);
     }
-    norm_backward(pass, w->scratch[0], s->input, layer_index(layer, INPUT_NORM), s->input_scale, w->scratch[1]);
-    elementwise(pass, ADD, d, w->scratch[1], w->d_stream[1], w->d_stream[0]);
+    norm_backward(pass, u->scratch[0], l->input, layer_index(layer, INPUT_NORM), s->input_scale, u->scratch[1]);
+    elementwise(pass, ADD, d, u->scratch[1], w->d_stream[1], w->d_stream[0]);
 }
 
 void unfused_backward(struct pass *pass)
@@ -184,5 +190,5 @@ void unfused_backward(struct pass *pass)
         backward_mlp(pass, i);
         backward_attention(pass, i);
     }
-    pass_embedding_gradient(pass, pass->workspace->d_stream[0]);
+    pass_embedding_gradient(pass, pass->workspace->d_stream[0], pass->llama->dtype);
 }
