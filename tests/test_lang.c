@@ -125,6 +125,13 @@ static void every_mistake_is_reported_at_its_place(void **state)
         {"in A : f32[M, K]; in W : f32[N, K]\nout Y : f32[M, N] = A * W.T",
          {"3:21: error: the axes do not join", "A @ W.T"},
          1},
+        {"in A : f32[M, K]; in V, W : f32[N, K]; in B : f32[M, K]\nout Y : f32[M, L] = beside(A @ V.T, B @ W.T)",
+         {"3:21: error: `beside` takes products A @ V.T, A @ W.T", "A @ stack(V, W).T"},
+         1},
+        {"in A : f32[M, K]; in V, W : f32[N, K]; in b : f32[N]\nout Y : f32[M, L] = beside(A @ V.T + b, A @ W.T + b)",
+         {"3:21: error: the parts of `beside` are joined with different vectors", "Apply it to the result"},
+         1},
+        {A_MN "out Y : f32[M, N] = beside(A, A)", {"3:21: error: `beside` takes products"}, 1},
         {A_MN "out Y : f32[M, N] = A & A", {"3:23: error: `&` is no character of the language"}, 1},
         {A_MN "out Y : f32[M, N] = A \xC3\x97 2", {"3:23: error: `\xC3\x97` is no character"}, 1},
         {A_MN "out Y : f32[M, N] = A.t", {"3:23: error: expected `T` after the point, found `t`"}, 1},
@@ -404,6 +411,56 @@ static void hostile_sizes_are_refused(void **state)
     }
 }
 
+/* Each row: with `beside`, and what a person would have written with `stack`. */
+static void beside_is_one_product_of_stacked_weights(void **state)
+{
+#define HEADS  "axis N = Q + 2*E; in A : f32[M, D]; in r : f32[M]; in Wq : f32[Q, D]; in Wk, Wv : f32[E, D]\n"
+#define TURNED "axis T = Q + E\n"
+#define ANGLES "in table : f32[P, H]; in pos : i32[M]\n"
+#define ALL    "A @ stack(Wq, Wk, Wv).T"
+    static const char *const rows[][2] = {
+        {HEADS "out Y : f32[M, N] = beside(A @ Wq.T, A @ Wk.T, A @ Wv.T) * r",
+         HEADS "out Y : f32[M, N] = (" ALL ") * r"},
+        {HEADS "q = A @ Wq.T\n k = A @ Wk.T\n v = A @ Wv.T\n out Y : f32[M, N] = beside(tanh(q) * r, tanh(k) * r, "
+               "tanh(v) * r)",
+         HEADS "out Y : f32[M, N] = tanh(" ALL ") * r"},
+        {HEADS "out Y : f32[M, N] = beside(2 * (A @ Wq.T) * r, 2 * (A @ Wk.T) * r, 2 * (A @ Wv.T) * r)",
+         HEADS "out Y : f32[M, N] = 2 * (" ALL ") * r"},
+        {HEADS "out Y : f32[M, N] = beside(A @ Wq.T, A @ stack(Wk, Wv).T) * r",
+         HEADS "out Y : f32[M, N] = (" ALL ") * r"},
+        {HEADS TURNED ANGLES
+         "out Y : f32[M, N] = beside(rope(A @ Wq.T, table, pos), rope(A @ Wk.T, table, pos), A @ Wv.T) * r",
+         HEADS TURNED ANGLES "out Y : f32[M, N] = rope(" ALL ", table, pos, cols = T) * r"},
+        {HEADS ANGLES "out Y : f32[M, N] = beside(rope((A @ Wq.T) * r, table, pos), (A @ Wk.T) * r, (A @ Wv.T) * r)",
+         HEADS ANGLES "out Y : f32[M, N] = rope((" ALL ") * r, table, pos, cols = Q)"},
+        {HEADS ANGLES
+         "out Y : f32[M, N] = r * beside(rope_pairs(A @ Wq.T, table, pos), rope_pairs(A @ Wk.T, table, pos), "
+         "rope_pairs(A @ Wv.T, table, pos))",
+         HEADS ANGLES "out Y : f32[M, N] = r * rope_pairs(" ALL ", table, pos)"},
+        {HEADS "s = silu(A @ Wq.T)\n out Y : f32[M, N] = beside(cast(s, bf16), cast(silu(A @ Wk.T), bf16), "
+               "cast(silu(A @ Wv.T), bf16)) * r",
+         HEADS "out Y : f32[M, N] = cast(silu(" ALL "), bf16) * r"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct unit unit[2];
+        for (int k = 0; k < 2; k++) {
+            char text[1024];
+            coda_error error = {0};
+            snprintf(text, sizeof text, "block b {\n%s\n}\n", rows[i][k]);
+            if (parse(text, strlen(text), "beside", &unit[k], &error) != CODA_OK)
+                fail_msg("%s", error.message);
+        }
+        char *first = print_graph(unit[0].graph[0]), *second = print_graph(unit[1].graph[0]);
+        if (!graph_equal(unit[0].graph[0], unit[1].graph[0]))
+            fail_msg("row %zu gives\n%sinstead of\n%s", i, first, second);
+        free(first);
+        free(second);
+        unit_free(&unit[0]);
+        unit_free(&unit[1]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -419,6 +476,7 @@ int main(void)
         cmocka_unit_test(expressions_that_are_wrong_say_why),
         cmocka_unit_test(long_names_are_refused),
         cmocka_unit_test(hostile_sizes_are_refused),
+        cmocka_unit_test(beside_is_one_product_of_stacked_weights),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

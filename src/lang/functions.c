@@ -44,6 +44,15 @@ static int build_stack(struct graph *graph, enum op op, const struct argument *a
     return graph_stack(graph, part, count, why);
 }
 
+static int build_beside(struct graph *graph, enum op op, const struct argument *a, int count, struct complaint *why)
+{
+    int part[MAX_ARGUMENTS];
+    (void)op;
+    for (int i = 0; i < count; i++)
+        part[i] = a[i].node;
+    return expand_beside(graph, part, count, why);
+}
+
 static int build_join(struct graph *graph, enum op op, const struct argument *a, int count, struct complaint *why)
 {
     (void)count;
@@ -143,6 +152,7 @@ const struct function language_functions[] = {
     {"repeat", "xa", "repeat(g, N)", build_repeat, OP_REPEAT, false},
     {"index", "a", "index(N)", build_index, OP_INDEX, false},
     {"stack", "x*", "stack(W1, W2, ..) of 2 to 8 matrices", build_stack, OP_STACK, false},
+    {"beside", "x*", "beside(q, k, ..) of 2 to 8 matrices", build_beside, OP_GEMM, false},
     {"join", "xx", "join(a, b)", build_join, OP_JOIN, false},
     {"join_halves", "xxl", "join_halves(a, b, h)", build_join, OP_JOIN_HALVES, false},
     {"rope", "xxx|c", "rope(x, table, pos [, cols = T])", build_rope, OP_ROPE, false},

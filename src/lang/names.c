@@ -148,10 +148,14 @@ int use_name(struct parser *parser, const struct token *name, bool as_axis)
 static void mark_axes_of_shapes(struct parser *parser)
 {
     bool used[MAX_AXES] = {false};
-    for (int n = 0; n < parser->graph->node_count; n++)
-        for (int d = 0; d < parser->graph->node[n].shape.rank; d++)
-            if (parser->graph->node[n].shape.dim[d].axis >= 0)
-                used[parser->graph->node[n].shape.dim[d].axis] = true;
+    for (int n = 0; n < parser->graph->node_count; n++) {
+        const struct node *node = &parser->graph->node[n];
+        for (int d = 0; d < node->shape.rank; d++)
+            if (node->shape.dim[d].axis >= 0)
+                used[node->shape.dim[d].axis] = true;
+        if (node->op == OP_ROPE && node->rope_cols.form != DIM_ABSENT && node->rope_cols.axis >= 0)
+            used[node->rope_cols.axis] = true;
+    }
     for (int i = 0; i < parser->symbols.count; i++) {
         struct symbol *s = &parser->symbols.symbol[i];
         if (s->kind == SYMBOL_AXIS && s->index >= 0 && used[s->index])

@@ -98,5 +98,6 @@ int expand_mean(struct graph *graph, int x, int axis, struct extent run, struct 
 int expand_rmsnorm(struct graph *graph, int x, int weight, int eps, struct complaint *why);
 int expand_layernorm(struct graph *graph, int x, int weight, int bias, int eps, struct complaint *why);
 int expand_softmax(struct graph *graph, int x, struct complaint *why);
+int expand_beside(struct graph *graph, const int *part, int count, struct complaint *why); /* beside.c */
 
 #endif
