@@ -288,7 +288,7 @@ static void every_step_can_be_left_out_and_says_what_it_saves(void **state)
             said++;
         assert_true(count > 0 && said >= count);
         for (options.without = 1; options.without <= count; options.without++)
-            if (!block_agrees_with(unit.graph[0], &dims, &options, 6, &check))
+            if (!block_agrees_with(unit.graph[0], &dims, &options, 1e-6, 6, &check))
                 fail_msg("%s without %d: %s\n%s", block_files[i].name, options.without, check.message, report);
         steps += count;
         free(report);

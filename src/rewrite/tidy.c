@@ -197,7 +197,7 @@ static int build_sum_over(struct tidying *t, const struct node *node, int x)
     split_along(b->graph, &all, node->axis, &inside, &outside);
     struct term straight = inside;
     bool rotated = !place && is_whole_run(node->run) && drop_rotations(b->graph, &straight, node->axis) &&
-                   apply_rule(t->report, RULE_DROPPED_ROTATION, b->graph, x);
+                   apply_rule(t->report, RULE_DROPPED_ROTATION, b->graph, inside.factor[0].node);
     if (rotated)
         inside = straight;
     outside.coefficient *= inside.coefficient;

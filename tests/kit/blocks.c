@@ -73,8 +73,8 @@ static double difference(const struct chain *whole, int o, const struct chain *c
     return worst / (1 + largest);
 }
 
-static bool compare(const struct graph *whole, const struct graph *cut, const coda_dims *dims, uint64_t seed,
-                    struct block_check *check)
+static bool compare(const struct graph *whole, const struct graph *cut, const coda_dims *dims, double bound,
+                    uint64_t seed, struct block_check *check)
 {
     int64_t sizes[2][MAX_AXES];
     struct chain a, b = {0};
@@ -100,7 +100,7 @@ static bool compare(const struct graph *whole, const struct graph *cut, const co
         int same = graph_find_operand(cut, whole->operand[o].name);
         double error = same < 0 ? INFINITY : difference(&a, o, &b, same);
         check->error = error > check->error || error != error ? error : check->error;
-        if (!(error <= 1e-9)) {
+        if (!(error <= bound)) {
             snprintf(check->message, sizeof check->message, "`%.60s` differs by %g", whole->operand[o].name, error);
             good = false;
         }
@@ -131,11 +131,11 @@ bool block_agrees(const struct graph *block, const coda_dims *dims, bool backwar
                   struct block_check *check)
 {
     const coda_rewrite_options options = {.backward = backward, .allow_passes = allow_passes};
-    return block_agrees_with(block, dims, &options, seed, check);
+    return block_agrees_with(block, dims, &options, 1e-9, seed, check);
 }
 
 bool block_agrees_with(const struct graph *block, const coda_dims *dims, const coda_rewrite_options *options,
-                       uint64_t seed, struct block_check *check)
+                       double bound, uint64_t seed, struct block_check *check)
 {
     bool backward = options->backward;
     struct complaint why = {0};
@@ -160,7 +160,7 @@ bool block_agrees_with(const struct graph *block, const coda_dims *dims, const c
     if (!cut)
         complain(check, "graphs do not fit together", why.reason);
     else
-        good = reparses(&unit, check) && compare(whole, cut, dims, seed, check);
+        good = reparses(&unit, check) && compare(whole, cut, dims, bound, seed, check);
 done:
     graph_free(wide);
     graph_free(whole);
