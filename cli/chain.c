@@ -4,7 +4,7 @@
 #include <string.h>
 
 struct step {
-    coda_kernel *kernel;
+    coda_kernel *kernel, *library; /* the second for products, through cuBLASLt; NULL: none */
     bool product;
     int count;
     coda_tensor tensor[MAX_WORKLOAD];
@@ -156,15 +156,29 @@ coda_status chain_new(struct chain **chain, const struct workload *fused, const 
     return status;
 }
 
-coda_status chain_launch(struct chain *chain, bool products_only, coda_error *error)
+bool chain_add_library(struct chain *chain, const coda_dims *dims)
+{
+    bool all = true;
+    coda_options options = {.size = sizeof options, .schedule = "cublas"};
+    for (int i = 0; i < chain->step_count && all; i++) {
+        const coda_program *program = coda_module_program(chain->module, i);
+        coda_dims own = own_sizes(program, dims);
+        if (chain->step[i].product)
+            all = coda_kernel_create(chain->device, program, &own, &options, &chain->step[i].library, NULL) == CODA_OK;
+    }
+    return all;
+}
+
+coda_status chain_launch(struct chain *chain, enum chain_part part, void *stream, coda_error *error)
 {
     coda_status status = CODA_OK;
     for (int i = 0; i < chain->step_count && status == CODA_OK; i++) {
         struct step *step = &chain->step[i];
-        if (!products_only || step->product)
-            status = coda_kernel_launch(step->kernel, step->tensor, step->count, step->parameter, NULL, error);
+        coda_kernel *kernel = part == CHAIN_LIBRARY ? step->library : step->kernel;
+        if (part == CHAIN_ALL || step->product)
+            status = coda_kernel_launch(kernel, step->tensor, step->count, step->parameter, stream, error);
     }
-    return status == CODA_OK ? coda_synchronize(chain->device, NULL, error) : status;
+    return status;
 }
 
 float *chain_read(const struct chain *chain, const char *out, int64_t *count, coda_error *error)
@@ -193,8 +207,10 @@ void chain_free(struct chain *chain)
 {
     if (!chain)
         return;
-    for (int i = 0; i < chain->step_count && chain->step; i++)
+    for (int i = 0; i < chain->step_count && chain->step; i++) {
         coda_kernel_free(chain->step[i].kernel);
+        coda_kernel_free(chain->step[i].library);
+    }
     for (int i = 0; i < chain->buffer_count; i++)
         if (chain->buffer[i].owned)
             coda_release(chain->device, chain->buffer[i].tensor.data);

@@ -20,6 +20,7 @@ int command_rewrite(int argc, char **argv);
 int command_explain(int argc, char **argv);
 int command_emit(int argc, char **argv);
 int command_bench(int argc, char **argv);
+int command_tune(int argc, char **argv);
 int command_train(int argc, char **argv);
 int command_sample(int argc, char **argv);
 int command_info(int argc, char **argv);
@@ -28,9 +29,9 @@ int command_info(int argc, char **argv);
 
 struct arguments {
     const char *command;
-    int json, backward, passes, cubin; /* flags */
+    int json, backward, passes, cubin, steady, library, forget; /* flags */
     const char *device, *dims, *parameters, *wrt, *save, *target, *dtype, *output, *program, *schedule;
-    long seed, rounds, threads, width, tokens, without;
+    long seed, rounds, threads, width, tokens, without, chunk;
     int file_count;
     char **file;
 };
@@ -67,6 +68,7 @@ int for_each_program(const struct arguments *arguments,
 int print_module(const char *command, const coda_module *module);
 
 enum size_style {
+    SIZES_GIVEN,   /* --dims alone */
     SIZES_SMALL,   /* small and ragged where the program allows it */
     SIZES_TYPICAL, /* --width and --tokens: a layer of a Llama */
 };
@@ -99,6 +101,7 @@ struct workload {
 coda_status workload_new(struct workload *workload, coda_device *device, const coda_program *program,
                          const coda_dims *dims, const double *parameters, uint64_t seed, coda_error *error);
 coda_status workload_launch(struct workload *workload, coda_error *error); /* and waits */
+coda_status workload_start(struct workload *workload, void *stream, coda_error *error);
 /* The elements of an operand as f32, to be freed; NULL: no memory or a failed copy. */
 float *workload_read(const struct workload *workload, int index, int64_t *count, coda_error *error);
 void workload_free(struct workload *workload); /* an empty workload is allowed */
@@ -107,8 +110,15 @@ void workload_free(struct workload *workload); /* an empty workload is allowed *
 struct chain;
 coda_status chain_new(struct chain **chain, const struct workload *fused, const coda_dims *dims, uint64_t seed,
                       coda_error *error);
-/* Runs every kernel; with products_only, those of products alone: the bare GEMM. */
-coda_status chain_launch(struct chain *chain, bool products_only, coda_error *error);
+/* Makes the products through cuBLASLt too; false: it is missing, or cannot do one of them. */
+bool chain_add_library(struct chain *chain, const coda_dims *dims);
+
+enum chain_part {
+    CHAIN_ALL,
+    CHAIN_PRODUCTS, /* the bare GEMM */
+    CHAIN_LIBRARY,  /* the same through cuBLASLt */
+};
+coda_status chain_launch(struct chain *chain, enum chain_part part, void *stream, coda_error *error);
 float *chain_read(const struct chain *chain, const char *out, int64_t *count, coda_error *error);
 int chain_length(const struct chain *chain);
 int chain_products(const struct chain *chain);

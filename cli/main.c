@@ -11,6 +11,7 @@ static const struct {
     {"run", command_run, "run on random input and compare with the reference"},
     {"explain", command_explain, "operations, bytes, and time at the device's measured ceilings"},
     {"bench", command_bench, "time against the bare product and the unfused chain"},
+    {"tune", command_tune, "measure the device's ways to run a program, and remember the fastest"},
     {"grad", command_grad, "print the backward programs"},
     {"rewrite", command_rewrite, "print the programs that a block becomes"},
     {"emit", command_emit, "print the source that a kernel is generated as"},

@@ -102,7 +102,7 @@ static coda_status launch_all(struct comparison *c, uint64_t seed, coda_error *e
     if (status != CODA_OK)
         return status;
     if (chain_new(&c->chain, c->reference, c->dims, seed, NULL) == CODA_OK)
-        status = chain_launch(c->chain, false, error);
+        status = chain_launch(c->chain, CHAIN_ALL, NULL, error);
     return status;
 }
 

@@ -138,7 +138,7 @@ int choose_sizes(const struct arguments *arguments, const coda_program *program,
     coda_error error;
     memset(dims, 0, sizeof *dims);
     int status = read_sizes(arguments, program, dims);
-    if (status >= 0)
+    if (status >= 0 || style == SIZES_GIVEN)
         return status;
     if (coda_device_open("ref", &reference, &error) != CODA_OK)
         return report(arguments->command, &error);

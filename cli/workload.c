@@ -64,10 +64,14 @@ coda_status workload_new(struct workload *workload, coda_device *device, const c
     return status;
 }
 
+coda_status workload_start(struct workload *workload, void *stream, coda_error *error)
+{
+    return coda_kernel_launch(workload->kernel, workload->tensor, workload->count, workload->parameter, stream, error);
+}
+
 coda_status workload_launch(struct workload *workload, coda_error *error)
 {
-    coda_status status =
-        coda_kernel_launch(workload->kernel, workload->tensor, workload->count, workload->parameter, NULL, error);
+    coda_status status = workload_start(workload, NULL, error);
     return status == CODA_OK ? coda_synchronize(workload->device, NULL, error) : status;
 }
 

@@ -252,7 +252,8 @@ typedef struct coda_options {
     size_t size;          /* sizeof(coda_options); fields beyond it take their defaults */
     int tile_rows;        /* 0: the device's choice; else a size that the device offers */
     int tile_columns;     /* likewise */
-    const char *schedule; /* NULL: the device's choice; CUDA: "direct", "deferred", "portable" */
+    const char *schedule; /* NULL: the device's choice; CUDA: "direct", "deferred", "portable"; "cublas" for products
+                           * alone whose sizes are all given */
     int exact;            /* 1: the epilogue must see the f32 accumulator, never one rounded to bf16 */
 } coda_options;
 
@@ -303,6 +304,55 @@ CODA_API const char *coda_kernel_source(const coda_kernel *kernel);
  * Valid while the kernel is. NULL, and *size untouched, where there is none: on the CPU, and on "cuda:sm_90a" without
  * NVRTC. */
 CODA_API const void *coda_kernel_binary(const coda_kernel *kernel, size_t *size);
+
+/* ---------------------------------------------------------------- measuring */
+
+/* Launches something on `stream`. */
+typedef coda_status (*coda_work)(void *context, void *stream, coda_error *error);
+
+/* Calls work `count` (>= 1) times back to back on the default stream, waits, and gives the milliseconds that the device
+ * took for all of them: between two events of the GPU, by the clock elsewhere. Work that waits spoils the figure. */
+CODA_API coda_status coda_time(coda_device *device, coda_work work, void *context, int count, double *ms,
+                               coda_error *error);
+
+/* What `work` launched, to be launched again at once. CUDA: a graph, captured by calling work here on a stream of its own;
+ * nothing runs yet. Elsewhere nothing is recorded, and each launch calls work, so `context` must live as long. */
+typedef struct coda_graph coda_graph;
+CODA_API coda_status coda_graph_create(coda_device *device, coda_work work, void *context, coda_graph **graph,
+                                       coda_error *error);
+CODA_API coda_status coda_graph_launch(coda_graph *graph, void *stream, coda_error *error);
+CODA_API void coda_graph_free(coda_graph *graph); /* NULL is allowed */
+
+/* One way to run a program, and what came of trying it. */
+typedef struct coda_candidate {
+    coda_options options;
+    double ms;           /* median; 0 where it was not timed */
+    const char *refused; /* why it was not: it does not fit, or gives other results. NULL: it was timed */
+    int chosen;
+} coda_candidate;
+
+typedef struct coda_tune_options {
+    size_t size;          /* sizeof(coda_tune_options); fields beyond it take their defaults */
+    int rounds;           /* how often each is timed, in turns; 0: 7 */
+    int library;          /* 1: also products through cuBLASLt ("cublas"), whose sums have other last bits */
+    const char *schedule; /* measure nothing, and remember this one; "" forgets. NULL: measure */
+    int exact;            /* as in coda_options */
+} coda_tune_options;
+
+/* Measures the tiles and schedules that the device offers for a program on random operands, and remembers the fastest in
+ * the cache of compiled kernels. coda_kernel_create then uses it, in this process and later ones, where the options name
+ * neither tile nor schedule, `exact` agrees, and every size lies between the same powers of two (an axis that is given
+ * here must be given there). The choice never changes bits, unless `library` is 1: candidates must give those of the
+ * device's own choice.
+ *
+ * each    may be NULL; called with every candidate, the chosen one included, when all are measured
+ *
+ * Returns CODA_OK, CODA_UNSUPPORTED (the device offers no choice, or has no cache to remember it in), or as
+ * coda_kernel_create and coda_kernel_launch. */
+CODA_API coda_status coda_kernel_tune(coda_device *device, const coda_program *program, const coda_dims *dims,
+                                      const coda_tune_options *options,
+                                      void (*each)(void *context, const coda_candidate *candidate), void *context,
+                                      coda_error *error);
 
 /* ---------------------------------------------------------------- schedules */
 

@@ -56,8 +56,8 @@ static void write_file(char *path, const char *text)
 
 static void every_command_has_help(void **state)
 {
-    static const char *const commands[] = {"check", "run",   "grad",  "rewrite", "explain",
-                                           "emit",  "bench", "train", "sample",  "info"};
+    static const char *const commands[] = {"check", "run",  "grad",  "rewrite", "explain", "emit",
+                                           "bench", "tune", "train", "sample",  "info"};
     (void)state;
     expect("--help", 0, "usage: coda COMMAND");
     expect("help", 0, "usage: coda COMMAND");
@@ -249,7 +249,7 @@ static void json_output_is_an_object_a_line(void **state)
         {"info --json", "\"programs\"", 1},
         {"bench --json --rounds 1 --dims M=64,N=64,K=64 gemm_residual_rms", "\"ratio_to_bare\"", 1},
         {"bench --json --rounds 1 --dims M=64,N=64 square_sum", "\"bare_ms\": null", 1},
-        {"bench --json --rounds 1 --width 128 --tokens 64 layer", "\"peak_share\"", 18},
+        {"bench --json --rounds 1 --width 128 --tokens 64 layer", "\"peak_share\"", 25},
     };
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {

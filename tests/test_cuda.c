@@ -194,9 +194,9 @@ static void the_cache_gives_back_what_it_was_given_and_nothing_damaged(void **st
     cache_open(&cache);
     assert_string_equal(cache.folder, path);
     struct digest key = digest_of("key", 3);
-    assert_false(cache_get(&cache, &key, &data, &size));
-    cache_put(&cache, &key, "some content", 12);
-    assert_true(cache_get(&cache, &key, &data, &size));
+    assert_false(cache_get(&cache, "cubin", &key, &data, &size));
+    cache_put(&cache, "cubin", &key, "some content", 12);
+    assert_true(cache_get(&cache, "cubin", &key, &data, &size));
     assert_int_equal(size, 12);
     assert_memory_equal(data, "some content", 12);
     free(data);
@@ -207,9 +207,9 @@ static void the_cache_gives_back_what_it_was_given_and_nothing_damaged(void **st
     fseek(file, -3, SEEK_END);
     fputc('X', file);
     fclose(file);
-    assert_false(cache_get(&cache, &key, &data, &size));
+    assert_false(cache_get(&cache, "cubin", &key, &data, &size));
     assert_int_equal(truncate(path, 20), 0);
-    assert_false(cache_get(&cache, &key, &data, &size));
+    assert_false(cache_get(&cache, "cubin", &key, &data, &size));
     unlink(path);
     snprintf(path, sizeof path, "rm -rf %s", folder);
     assert_int_equal(system(path), 0);
@@ -217,7 +217,7 @@ static void the_cache_gives_back_what_it_was_given_and_nothing_damaged(void **st
     cache_open(&cache);
     assert_string_equal(cache.folder, "");
     assert_non_null(strstr(cache.remark, "CODA_CACHE"));
-    cache_put(&cache, &key, "x", 1);
+    cache_put(&cache, "cubin", &key, "x", 1);
 }
 
 /* ---------------------------------------------------------------- refusals */

@@ -1,5 +1,6 @@
 #include "cuda/cache.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -57,26 +58,22 @@ void cache_open(struct cache *cache)
     }
 }
 
-static void file_name(const struct cache *cache, const struct digest *key, char path[1024])
+static void file_name(const struct cache *cache, const char *kind, const struct digest *key, char path[1024])
 {
     char hex[65];
     digest_hex(key, hex);
-    snprintf(path, 1024, "%s/%s.cubin", cache->folder, hex);
+    snprintf(path, 1024, "%s/%s.%s", cache->folder, hex, kind);
 }
 
-bool cache_get(const struct cache *cache, const struct digest *key, void **data, size_t *size)
+static bool read_file(const char *path, void **data, size_t *size)
 {
-    char path[1024];
     struct header header;
-    if (!cache->folder[0])
-        return false;
-    file_name(cache, key, path);
     FILE *file = fopen(path, "rb");
     if (!file)
         return false;
-    void *content = NULL;
+    char *content = NULL;
     bool good = fread(&header, sizeof header, 1, file) == 1 && !memcmp(header.magic, magic, sizeof magic) &&
-                header.size > 0 && header.size < 1u << 30 && (content = malloc(header.size)) != NULL &&
+                header.size > 0 && header.size < 1u << 30 && (content = malloc(header.size + 1)) != NULL &&
                 fread(content, 1, header.size, file) == header.size && fgetc(file) == EOF;
     fclose(file);
     if (good) {
@@ -87,23 +84,33 @@ bool cache_get(const struct cache *cache, const struct digest *key, void **data,
         free(content);
         return false;
     }
+    content[header.size] = '\0';
     *data = content;
     *size = header.size;
     return true;
 }
 
-void cache_put(const struct cache *cache, const struct digest *key, const void *data, size_t size)
+bool cache_get(const struct cache *cache, const char *kind, const struct digest *key, void **data, size_t *size)
+{
+    char path[1024];
+    if (!cache->folder[0])
+        return false;
+    file_name(cache, kind, key, path);
+    return read_file(path, data, size);
+}
+
+bool cache_put(const struct cache *cache, const char *kind, const struct digest *key, const void *data, size_t size)
 {
     char path[1024], temporary[1100];
     struct header header = {.size = size, .digest = digest_of(data, size)};
     if (!cache->folder[0])
-        return;
+        return false;
     memcpy(header.magic, magic, sizeof magic);
-    file_name(cache, key, path);
+    file_name(cache, kind, key, path);
     snprintf(temporary, sizeof temporary, "%s.XXXXXX", path);
     int handle = mkstemp(temporary);
     if (handle < 0)
-        return;
+        return false;
     FILE *file = fdopen(handle, "wb");
     bool good = file && fwrite(&header, sizeof header, 1, file) == 1 && fwrite(data, 1, size, file) == size &&
                 fflush(file) == 0 && fsync(handle) == 0;
@@ -111,6 +118,39 @@ void cache_put(const struct cache *cache, const struct digest *key, const void *
         good = fclose(file) == 0 && good;
     else
         close(handle);
-    if (!good || rename(temporary, path) != 0)
+    good = good && rename(temporary, path) == 0;
+    if (!good)
         unlink(temporary);
+    return good;
+}
+
+void cache_remove(const struct cache *cache, const char *kind, const struct digest *key)
+{
+    char path[1024];
+    if (!cache->folder[0])
+        return;
+    file_name(cache, kind, key, path);
+    unlink(path);
+}
+
+void cache_each(const struct cache *cache, const char *kind,
+                void (*visit)(void *context, const char *data, size_t size), void *context)
+{
+    DIR *folder = cache->folder[0] ? opendir(cache->folder) : NULL;
+    if (!folder)
+        return;
+    for (struct dirent *entry; (entry = readdir(folder)) != NULL;) {
+        const char *dot = strrchr(entry->d_name, '.');
+        char path[1100];
+        void *data;
+        size_t size;
+        if (!dot || strcmp(dot + 1, kind) != 0 || strlen(entry->d_name) > 200)
+            continue;
+        snprintf(path, sizeof path, "%s/%.200s", cache->folder, entry->d_name);
+        if (read_file(path, &data, &size)) {
+            visit(context, data, size);
+            free(data);
+        }
+    }
+    closedir(folder);
 }

@@ -20,9 +20,14 @@ struct cache {
 
 /* $CODA_CACHE ("off": none), else $XDG_CACHE_HOME/coda, else ~/.cache/coda. Makes the folder. */
 void cache_open(struct cache *cache);
-/* The content under a key; false where it is absent, or was damaged and is ignored. */
-bool cache_get(const struct cache *cache, const struct digest *key, void **data, size_t *size);
-/* Failure is no error: the kernel is compiled again another time. */
-void cache_put(const struct cache *cache, const struct digest *key, const void *data, size_t size);
+/* The content under a key; false where it is absent, or was damaged and is ignored.
+ * kind   what it is, the file's suffix: "cubin", "tune" */
+bool cache_get(const struct cache *cache, const char *kind, const struct digest *key, void **data, size_t *size);
+/* False: it could not be written. For a kernel no error: it is compiled again another time. */
+bool cache_put(const struct cache *cache, const char *kind, const struct digest *key, const void *data, size_t size);
+void cache_remove(const struct cache *cache, const char *kind, const struct digest *key);
+/* Visits every undamaged content of a kind, in no order. */
+void cache_each(const struct cache *cache, const char *kind,
+                void (*visit)(void *context, const char *data, size_t size), void *context);
 
 #endif

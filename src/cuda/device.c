@@ -108,6 +108,27 @@ static coda_status take_selector(struct gpu *gpu, const char *selector, coda_err
         selector);
 }
 
+/* As many of coda tune's choices as there is room for. */
+static void describe_choices(const struct gpu *gpu, char *text, size_t size)
+{
+    struct text lines = {0};
+    int left = 0;
+    tune_list(gpu, &lines);
+    for (const char *line = text_of(&lines); *line;) {
+        int length = (int)strcspn(line, "\n");
+        if ((size_t)length + 40 < size) {
+            int written = snprintf(text, size, "\ntuned: %.*s", length, line);
+            text += written;
+            size -= (size_t)written;
+        } else
+            left++;
+        line += length + (line[length] == '\n');
+    }
+    if (left)
+        snprintf(text, size, "\ntuned: and %d more", left);
+    text_free(&lines);
+}
+
 static void describe(const struct gpu *gpu, char *text, size_t size)
 {
     int length = 0;
@@ -128,7 +149,11 @@ static void describe(const struct gpu *gpu, char *text, size_t size)
     else
         length += snprintf(text + length, size - (size_t)length,
                            "compiler: none, so only kernels in the cache run. %.900s\n", gpu->compiler_error.message);
-    snprintf(text + length, size - (size_t)length, "cache: %s", gpu->cache.remark);
+    char blas[512];
+    if (gpu->driver.library && blas_find(blas, sizeof blas))
+        length += snprintf(text + length, size - (size_t)length, "cuBLASLt, for products where asked: %.300s\n", blas);
+    length += snprintf(text + length, size - (size_t)length, "cache: %s", gpu->cache.remark);
+    describe_choices(gpu, text + length, size - (size_t)length);
 }
 
 static coda_status cuda_open(coda_device *device, const char *selector, coda_error *error)
@@ -137,11 +162,13 @@ static coda_status cuda_open(coda_device *device, const char *selector, coda_err
     if (!gpu)
         return fail_memory(error, "a device", sizeof *gpu);
     gpu->pointers = calloc(1, sizeof *gpu->pointers);
-    coda_status status =
-        gpu->pointers ? take_selector(gpu, selector, error) : fail_memory(error, "a device", sizeof *gpu->pointers);
+    gpu->blas = blas_new();
+    coda_status status = gpu->pointers && gpu->blas ? take_selector(gpu, selector, error)
+                                                    : fail_memory(error, "a device", sizeof *gpu->pointers);
     if (status == CODA_OK && !gpu->architecture[0])
         status = open_gpu(gpu, error);
     if (status != CODA_OK) {
+        blas_free(gpu, gpu->blas);
         free(gpu->pointers);
         free(gpu);
         return status;
@@ -156,6 +183,7 @@ static coda_status cuda_open(coda_device *device, const char *selector, coda_err
 static void cuda_close(coda_device *device)
 {
     struct gpu *gpu = device->state;
+    blas_free(gpu, gpu->blas);
     if (gpu->driver.library) {
         int handle;
         if (gpu->driver.DeviceGet(&handle, gpu->ordinal) == 0)
@@ -240,5 +268,11 @@ const struct device_operations cuda_operations = {
     .release_memory = cuda_release_memory,
     .copy = cuda_copy,
     .synchronize = cuda_synchronize,
+    .time = cuda_time,
+    .record = cuda_record,
+    .replay = cuda_replay,
+    .drop = cuda_drop,
+    .candidate = tune_candidate,
+    .remember = tune_remember,
     .runs_blocks = false,
 };

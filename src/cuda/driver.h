@@ -87,6 +87,19 @@ enum {
     CALL(MemcpyHtoD, "_v2", (device_pointer, const void *, size_t))                                                    \
     CALL(MemcpyDtoH, "_v2", (void *, device_pointer, size_t))                                                          \
     CALL(StreamSynchronize, "", (driver_stream))                                                                       \
+    CALL(StreamCreate, "", (void **, unsigned))                                                                        \
+    CALL(StreamDestroy, "_v2", (void *))                                                                               \
+    CALL(StreamBeginCapture, "_v2", (void *, int))                                                                     \
+    CALL(StreamEndCapture, "", (void *, void **))                                                                      \
+    CALL(GraphInstantiateWithFlags, "", (void **, void *, unsigned long long))                                         \
+    CALL(GraphLaunch, "", (void *, void *))                                                                            \
+    CALL(GraphExecDestroy, "", (void *))                                                                               \
+    CALL(GraphDestroy, "", (void *))                                                                                   \
+    CALL(EventCreate, "", (void **, unsigned))                                                                         \
+    CALL(EventRecord, "", (void *, void *))                                                                            \
+    CALL(EventSynchronize, "", (void *))                                                                               \
+    CALL(EventElapsedTime, "", (float *, void *, void *))                                                              \
+    CALL(EventDestroy, "_v2", (void *))                                                                                \
     CALL(PointerGetAttributes, "", (unsigned, int *, void **, device_pointer))                                         \
     CALL(ModuleLoadData, "", (driver_module *, const void *))                                                          \
     CALL(ModuleUnload, "", (driver_module))                                                                            \

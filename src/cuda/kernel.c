@@ -24,7 +24,7 @@ static coda_status find_cubin(const struct gpu *gpu, const char *name, struct co
 {
     struct digest key;
     coda_status status = key_of(gpu, c, &key, error);
-    if (status != CODA_OK || cache_get(&gpu->cache, &key, &c->cubin, &c->cubin_size))
+    if (status != CODA_OK || cache_get(&gpu->cache, "cubin", &key, &c->cubin, &c->cubin_size))
         return status;
     if (!gpu->compiler.library)
         return fail(error, CODA_DEVICE, "%s is not in the cache, and must be compiled: %.3500s", name,
@@ -32,7 +32,7 @@ static coda_status find_cubin(const struct gpu *gpu, const char *name, struct co
     status = compiler_run(&gpu->compiler, c->source.data, name, gpu->architecture, &c->cubin, &c->cubin_size, &c->log,
                           error);
     if (status == CODA_OK)
-        cache_put(&gpu->cache, &key, c->cubin, c->cubin_size);
+        cache_put(&gpu->cache, "cubin", &key, c->cubin, c->cubin_size);
     return status;
 }
 
@@ -115,6 +115,50 @@ static coda_status find_cubins(const struct gpu *gpu, struct cuda_kernel *k, cod
     return status;
 }
 
+static bool is_hopper(const struct variant *v)
+{
+    return v->mainloop == MAINLOOP_DIRECT || v->mainloop == MAINLOOP_DEFERRED;
+}
+
+/* The variant that was measured to be fastest; false: there is none, or it does not fit any more. */
+static bool recall_variant(const struct gpu *gpu, coda_kernel *kernel, struct cuda_kernel *k, struct variant *tuned)
+{
+    coda_options given = kernel->options, choice;
+    struct variant variant[MAX_VARIANTS];
+    int count = 0;
+    if (!tune_recall(gpu, kernel, &choice))
+        return false;
+    if (!strcmp(choice.schedule, "cublas")) {
+        if (blas_prepare(gpu, &k->plan, kernel->fixed_size, &k->blas, NULL) != CODA_OK)
+            k->blas = NULL;
+        return false;
+    }
+    kernel->options = choice;
+    coda_status status = choose_variants(gpu, kernel, &k->plan, variant, &count, NULL);
+    kernel->options = given;
+    *tuned = variant[0];
+    return status == CODA_OK && count > 0;
+}
+
+/* What was measured goes first; behind it stays the device's own way to serve any operands. */
+static coda_status choose_all(const struct gpu *gpu, coda_kernel *kernel, struct cuda_kernel *k,
+                              struct variant variant[MAX_VARIANTS], int *count, coda_error *error)
+{
+    struct variant tuned;
+    if (kernel->options.schedule && !strcmp(kernel->options.schedule, "cublas"))
+        return blas_prepare(gpu, &k->plan, kernel->fixed_size, &k->blas, error);
+    bool recalled = recall_variant(gpu, kernel, k, &tuned);
+    coda_status status = choose_variants(gpu, kernel, &k->plan, variant, count, error);
+    if (status != CODA_OK || !recalled)
+        return status;
+    struct variant last = variant[*count - 1];
+    variant[0] = tuned;
+    *count = 1;
+    if (is_hopper(&tuned) && !is_hopper(&last))
+        variant[(*count)++] = last;
+    return CODA_OK;
+}
+
 static coda_status make_kernel(const struct gpu *gpu, coda_kernel *kernel, struct cuda_kernel *k, coda_error *error)
 {
     struct variant variant[MAX_VARIANTS];
@@ -123,7 +167,7 @@ static coda_status make_kernel(const struct gpu *gpu, coda_kernel *kernel, struc
     if (status == CODA_OK)
         status = recent_create(&k->recent, kernel->graph, error);
     if (status == CODA_OK)
-        status = choose_variants(gpu, kernel, &k->plan, variant, &count, error);
+        status = choose_all(gpu, kernel, k, variant, &count, error);
     for (int i = 0; i < count && status == CODA_OK; i++) {
         k->compiled[i].variant = variant[i];
         k->variant_count++;
@@ -167,6 +211,7 @@ void cuda_release(coda_kernel *kernel)
         text_free(&c->source);
         text_free(&c->log);
     }
+    blas_product_free(gpu, k->blas);
     recent_free(&k->recent);
     plan_free(&k->plan);
     free(k);
@@ -175,7 +220,7 @@ void cuda_release(coda_kernel *kernel)
 const char *cuda_source(const coda_kernel *kernel)
 {
     const struct cuda_kernel *k = kernel->state;
-    return k->variant_count ? text_of(&k->compiled[0].source) : "";
+    return k->variant_count ? text_of(&k->compiled[0].source) : "/* a product through cuBLASLt */\n";
 }
 
 const void *cuda_binary(const coda_kernel *kernel, size_t *size)

@@ -2,6 +2,7 @@
 #ifndef CODA_CUDA_KERNEL_H
 #define CODA_CUDA_KERNEL_H
 
+#include "cuda/blas.h"
 #include "cuda/cache.h"
 #include "cuda/driver.h"
 #include "cuda/pointers.h"
@@ -20,6 +21,7 @@ struct gpu {
     int capability;        /* 90 */
     int multiprocessors, shared_bytes;
     struct pointer_table *pointers;
+    struct blas *blas;
 };
 
 /* A variant that was compiled. */
@@ -40,8 +42,16 @@ struct cuda_kernel {
     struct plan plan;
     int variant_count; /* in order of preference; a launch takes the first that can serve it */
     struct compiled compiled[MAX_VARIANTS];
-    struct recent recent; /* launches */
+    struct recent recent;      /* launches */
+    struct blas_product *blas; /* NULL, or tried before the variants */
 };
+
+/* Options worth measuring; the latest choice for kernels like this one (tune.c). */
+bool tune_candidate(int index, coda_options *options);
+bool tune_recall(const struct gpu *gpu, const coda_kernel *kernel, coda_options *choice);
+coda_status tune_remember(const coda_kernel *kernel, const coda_options *choice, double ms, coda_error *error);
+/* What was remembered, a line each, appended: "gemm_wgrad M=4096 N=4096 K=16384: direct 128 x 128, 0.21 ms". */
+void tune_list(const struct gpu *gpu, struct text *lines);
 
 /* Which ways of running a program to compile, in order of preference (choose.c). */
 coda_status choose_variants(const struct gpu *gpu, const coda_kernel *kernel, const struct plan *plan,
@@ -58,6 +68,10 @@ void cuda_release(coda_kernel *kernel);
 const char *cuda_source(const coda_kernel *kernel);
 const void *cuda_binary(const coda_kernel *kernel, size_t *size);
 coda_status cuda_launch(coda_kernel *kernel, const struct launch *launch, coda_error *error);
+coda_status cuda_time(coda_device *device, coda_work work, void *context, int count, double *ms, coda_error *error);
+coda_status cuda_record(coda_device *device, coda_work work, void *context, void **recording, coda_error *error);
+coda_status cuda_replay(coda_device *device, void *recording, void *stream, coda_error *error);
+void cuda_drop(coda_device *device, void *recording);
 
 /* Hopper's kernels (hopper.c): can they serve this launch? If not, *why says what is missing. */
 bool hopper_accepts(const struct plan *plan, const struct variant *variant, const struct launch *launch,

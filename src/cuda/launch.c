@@ -288,6 +288,28 @@ static coda_status launch_anew(const struct gpu *gpu, struct cuda_kernel *k, con
     return status;
 }
 
+/* A product through the library; CODA_UNSUPPORTED where it cannot take these operands. */
+static coda_status launch_blas(const struct gpu *gpu, const struct cuda_kernel *k, const struct launch *launch,
+                               coda_error *error)
+{
+    coda_status status = CODA_OK;
+    for (int i = 0; i < k->plan.graph->operand_count && status == CODA_OK; i++)
+        status = check_pointer(gpu, &k->plan, i, &launch->operand[i], error);
+    return status == CODA_OK ? blas_launch(gpu, k->blas, launch, error) : status;
+}
+
+static coda_status launch_variant(const struct gpu *gpu, struct cuda_kernel *k, const struct launch *launch,
+                                  coda_error *error)
+{
+    unsigned generation = __atomic_load_n(&gpu->pointers->generation, __ATOMIC_ACQUIRE);
+    struct prepared *entry = recent_find(&k->recent, launch, generation);
+    if (!entry)
+        return launch_anew(gpu, k, launch, generation, error);
+    coda_status status = start(gpu, &k->plan, entry, launch->stream, error);
+    recent_give_back(entry);
+    return status;
+}
+
 coda_status cuda_launch(coda_kernel *kernel, const struct launch *launch, coda_error *error)
 {
     const struct gpu *gpu = kernel->device->state;
@@ -296,14 +318,8 @@ coda_status cuda_launch(coda_kernel *kernel, const struct launch *launch, coda_e
     coda_status status = gpu_enter_if_needed(gpu, &entered, error);
     if (status != CODA_OK)
         return status;
-    unsigned generation = __atomic_load_n(&gpu->pointers->generation, __ATOMIC_ACQUIRE);
-    struct prepared *entry = recent_find(&k->recent, launch, generation);
-    if (entry) {
-        status = start(gpu, &k->plan, entry, launch->stream, error);
-        recent_give_back(entry);
-    } else {
-        status = launch_anew(gpu, k, launch, generation, error);
-    }
+    bool by_blas = k->blas && (k->variant_count == 0 || blas_accepts(k->blas, launch));
+    status = by_blas ? launch_blas(gpu, k, launch, error) : launch_variant(gpu, k, launch, error);
     if (entered)
         gpu_leave(gpu);
     return status;

@@ -49,6 +49,15 @@ struct device_operations {
     coda_status (*copy)(coda_device *device, void *to, const void *from, size_t bytes, bool to_device,
                         coda_error *error);
     coda_status (*synchronize)(coda_device *device, void *stream, coda_error *error);
+    /* The rest may be NULL. */
+    coda_status (*time)(coda_device *device, coda_work work, void *context, int count, double *ms, coda_error *error);
+    coda_status (*record)(coda_device *device, coda_work work, void *context, void **recording, coda_error *error);
+    coda_status (*replay)(coda_device *device, void *recording, void *stream, coda_error *error);
+    void (*drop)(coda_device *device, void *recording);
+    /* Options worth measuring, by index; false: there are no more. */
+    bool (*candidate)(int index, coda_options *options);
+    /* Keeps a choice for kernels like this one; choice NULL forgets it. */
+    coda_status (*remember)(const coda_kernel *kernel, const coda_options *choice, double ms, coda_error *error);
     bool runs_blocks;
 };
 

@@ -1,10 +1,12 @@
 /* Random operands that a program's mathematics accepts: for checks, benchmarks and tests. */
 #include "runtime/device.h"
 #include "runtime/sizes.h"
+#include "runtime/threads.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* What the uses of an operand ask of its values. */
 struct content {
@@ -172,10 +174,12 @@ static coda_status infer(const struct graph *graph, const int64_t *sizes, struct
     return CODA_OK;
 }
 
+static const uint64_t STEP = 0x9E3779B97F4A7C15u;
+
 /* splitmix64 */
 static double uniform(uint64_t *state)
 {
-    uint64_t z = *state += 0x9E3779B97F4A7C15u;
+    uint64_t z = *state += STEP;
     z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
     z = (z ^ z >> 27) * 0x94D049BB133111EBu;
     return (double)((z ^ z >> 31) >> 11) * 0x1p-53;
@@ -226,26 +230,60 @@ static float random_value(const struct content *content, const struct operand *o
     return (float)normal(state);
 }
 
+/* How often an element takes from the generator, whose state only counts: any part of an operand can be filled alone. */
+static uint64_t draws(const struct content *content)
+{
+    return content->rotations ? 0 : content->positive && !content->logsumexp ? 1 : 2;
+}
+
+struct filling {
+    const struct content *content;
+    const struct operand *operand;
+    const int64_t *sizes;
+    int64_t count, columns;
+    uint64_t seed;
+    unsigned char *data;
+};
+
+enum { PART = 1 << 16 };
+
+static void fill_part(void *context, int64_t part)
+{
+    const struct filling *f = context;
+    size_t size = coda_dtype_size(f->operand->dtype);
+    int64_t first = part * PART, end = first + PART < f->count ? first + PART : f->count;
+    uint64_t state = f->seed + (uint64_t)first * draws(f->content) * STEP;
+    for (int64_t i = first; i < end; i++) {
+        float value = random_value(f->content, f->operand, f->sizes, i, f->columns, &state);
+        coda_convert(f->data + (size_t)i * size, f->operand->dtype, &value, CODA_F32, 1);
+    }
+}
+
+/* Large operands on all processors: the values do not depend on it. */
+static void fill_values(struct filling *f)
+{
+    int64_t parts = (f->count + PART - 1) / PART;
+    struct thread_pool *pool = parts >= 16 ? pool_create((int)sysconf(_SC_NPROCESSORS_ONLN)) : NULL;
+    pool_run(pool, parts, fill_part, f);
+    pool_free(pool);
+}
+
 static void fill(const struct content *content, const struct operand *operand, const int64_t *sizes, uint64_t seed,
                  void *data)
 {
     int64_t rows = operand->shape.rank == 2 ? dim_size(&operand->shape.dim[0], sizes) : 1;
     int64_t columns = operand->shape.rank ? dim_size(&operand->shape.dim[operand->shape.rank - 1], sizes) : 1;
-    size_t size = coda_dtype_size(operand->dtype);
-    uint64_t state = seed;
     if (operand->role == CODA_OUT) {
-        memset(data, 0xFF, (size_t)(rows * columns) * size);
-        return;
-    }
-    for (int64_t i = 0; i < rows * columns; i++) {
-        unsigned char *element = (unsigned char *)data + (size_t)i * size;
-        if (operand->dtype == CODA_I32) {
+        memset(data, 0xFF, (size_t)(rows * columns) * coda_dtype_size(operand->dtype));
+    } else if (operand->dtype == CODA_I32) {
+        uint64_t state = seed;
+        for (int64_t i = 0; i < rows * columns; i++) {
             int32_t id = random_id(content, &state);
-            memcpy(element, &id, sizeof id);
-        } else {
-            float value = random_value(content, operand, sizes, i, columns, &state);
-            coda_convert(element, operand->dtype, &value, CODA_F32, 1);
+            memcpy((unsigned char *)data + (size_t)i * sizeof id, &id, sizeof id);
         }
+    } else {
+        struct filling filling = {content, operand, sizes, rows * columns, columns, seed, data};
+        fill_values(&filling);
     }
 }
 

@@ -20,6 +20,7 @@ static struct {
         int ordinal;
     } range[MAX_RANGES];
     driver_opaque context;
+    float (*milliseconds)(const struct stub_counts *counts);
 } stub;
 
 static void count(int *counter)
@@ -61,10 +62,102 @@ static int pop(driver_context *context)
     return 0;
 }
 
+/* Memory of the host that stands for the GPU's. */
+static int allocate(device_pointer *pointer, size_t bytes)
+{
+    void *memory = aligned_alloc(1 << 12, (bytes + (1 << 12) - 1) >> 12 << 12);
+    *pointer = (device_pointer)(uintptr_t)memory;
+    if (memory)
+        stub_memory(memory, bytes, MEMORY_IS_DEVICE, 0);
+    return memory ? 0 : 2;
+}
+
 static int free_memory(device_pointer pointer)
 {
-    (void)pointer;
+    for (int i = 0; i < stub.range_count; i++)
+        if (stub.range[i].first == pointer && stub.range[i].size > 0) {
+            stub.range[i] = stub.range[--stub.range_count];
+            free((void *)(uintptr_t)pointer);
+            return 0;
+        }
+    return 1;
+}
+
+static int copy_in(device_pointer to, const void *from, size_t bytes)
+{
+    memcpy((void *)(uintptr_t)to, from, bytes);
     return 0;
+}
+
+static int copy_out(void *to, device_pointer from, size_t bytes)
+{
+    memcpy(to, (const void *)(uintptr_t)from, bytes);
+    return 0;
+}
+
+static int wait_for(driver_stream stream)
+{
+    (void)stream;
+    return 0;
+}
+
+/* ---------------------------------------------------------------- events, streams and graphs */
+
+static int create_handle(void **handle, unsigned flags)
+{
+    (void)flags;
+    *handle = &stub;
+    return 0;
+}
+
+static int take_handle(void *handle)
+{
+    return handle != &stub;
+}
+
+static int record_event(void *event, void *stream)
+{
+    (void)stream;
+    return event != &stub;
+}
+
+static int elapsed(float *milliseconds, void *first, void *second)
+{
+    (void)first, (void)second;
+    *milliseconds = stub.milliseconds ? stub.milliseconds(&stub.counts) : 1;
+    return 0;
+}
+
+static int begin_capture(void *stream, int mode)
+{
+    (void)mode;
+    count(&stub.counts.captures);
+    return stream != &stub;
+}
+
+static int end_capture(void *stream, void **graph)
+{
+    *graph = &stub;
+    return stream != &stub;
+}
+
+static int instantiate(void **executable, void *graph, unsigned long long flags)
+{
+    (void)flags;
+    *executable = &stub;
+    return graph != &stub;
+}
+
+static int launch_graph(void *executable, void *stream)
+{
+    (void)stream;
+    count(&stub.counts.replays);
+    return executable != &stub;
+}
+
+void stub_time(float (*milliseconds)(const struct stub_counts *counts))
+{
+    stub.milliseconds = milliseconds;
 }
 
 static int ask_pointer(unsigned attributes, int *attribute, void **value, device_pointer pointer)
@@ -219,7 +312,24 @@ static void install(struct gpu *gpu)
                                   .CtxGetCurrent = get_current,
                                   .CtxPushCurrent = push,
                                   .CtxPopCurrent = pop,
+                                  .MemAlloc = allocate,
                                   .MemFree = free_memory,
+                                  .MemcpyHtoD = copy_in,
+                                  .MemcpyDtoH = copy_out,
+                                  .StreamSynchronize = wait_for,
+                                  .StreamCreate = create_handle,
+                                  .StreamDestroy = take_handle,
+                                  .StreamBeginCapture = begin_capture,
+                                  .StreamEndCapture = end_capture,
+                                  .GraphInstantiateWithFlags = instantiate,
+                                  .GraphLaunch = launch_graph,
+                                  .GraphExecDestroy = take_handle,
+                                  .GraphDestroy = take_handle,
+                                  .EventCreate = create_handle,
+                                  .EventRecord = record_event,
+                                  .EventSynchronize = take_handle,
+                                  .EventElapsedTime = elapsed,
+                                  .EventDestroy = take_handle,
                                   .PointerGetAttributes = ask_pointer,
                                   .ModuleLoadData = load_module,
                                   .ModuleUnload = unload_module,
@@ -241,6 +351,7 @@ coda_device *stub_open(void)
     install(device->state);
     memset(&stub.counts, 0, sizeof stub.counts);
     stub.range_count = stub.parameter_bytes = 0;
+    stub.milliseconds = NULL;
     return device;
 }
 

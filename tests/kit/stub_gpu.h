@@ -6,7 +6,7 @@
 
 /* What was asked of the driver and the compiler since stub_reset. */
 struct stub_counts {
-    int launches, pointer_questions, maps, pushes, pops, compilations, loads;
+    int launches, pointer_questions, maps, pushes, pops, compilations, loads, captures, replays;
     unsigned grid_x, block_x, cluster, shared_bytes; /* of the latest launch */
     void *stream;
     unsigned char parameters[PARAMETER_BYTES]; /* as far as parameter_bytes of the kernel says */
@@ -21,5 +21,8 @@ void stub_reset(void);
 void stub_copy_parameters(int bytes);
 /* Later questions about pointers in [first, first + size) are answered with this kind of memory and this GPU. */
 void stub_memory(const void *first, size_t size, unsigned kind, int ordinal);
+
+/* What the events say of the launches between them: milliseconds for the latest launch. NULL: 1. */
+void stub_time(float (*milliseconds)(const struct stub_counts *counts));
 
 #endif
