@@ -194,9 +194,9 @@ CODA_API coda_status coda_differentiate(const coda_program *program, const char 
                                         coda_module **module, coda_error *error);
 
 typedef struct coda_rewrite_options {
-    int backward;     /* also derive the backward programs */
-    int allow_passes; /* emit extra elementwise passes where no rule removes a whole-row reduction */
-    int without;      /* the number that the report gives one application of a rule, which is left out; 0: none */
+    int backward;          /* also derive the backward programs */
+    int allow_passes;      /* emit extra elementwise passes where no rule removes a whole-row reduction */
+    int without;           /* the number that the report gives one application of a rule, which is left out; 0: none */
     const coda_dims *dims; /* sizes of the block's axes: the report says what each step saves in kernels and bytes, by
                             * rewriting once more without it. NULL: no figures */
 } coda_rewrite_options;
@@ -416,6 +416,7 @@ typedef struct coda_value {
     int phases;      /* that use it: a launch of one of them needs it */
     int accumulated; /* 1: a result that is added to, so the caller sets it to 0 first */
     const char *of;  /* a gradient: the names of what it belongs to, separated by commas; else NULL */
+    int optional;    /* 1: a gradient that has a program of its own, which does not run where its data is NULL */
 } coda_value;
 
 CODA_API int coda_schedule_value_count(const coda_schedule *schedule);
@@ -452,7 +453,7 @@ CODA_API coda_status coda_schedule_locate(const coda_schedule *schedule, int ind
  * phases      CODA_FORWARD, CODA_BACKWARD (after a forward with the same sizes, inputs and saved memory) or both. With
  *             `together` the forward may run alone, the backward may not
  * operands    one a value of the caller, in order, as for coda_kernel_launch; those that no launched phase uses are not
- *             looked at (data may be NULL). A result may take the memory of an input that is read for the last time
+ *             looked at (data may be NULL), and optional ones with data NULL are not computed. A result may take the memory of an input that is read for the last time
  *             before the result is written; other overlaps are refused
  * saved       the layer's memory, scratch: the shared one; device memory, aligned to 256 bytes, as large as
  *             coda_schedule_memory says; NULL where that is 0

@@ -1,7 +1,6 @@
-/* Schedules against the compiler's programs run one by one, each value in memory of its own: the same bits whatever shares
- * memory, whichever rows run at a time. */
-#include "coda.h"
-#include "kit/random.h"
+/* Schedules against the compiler's programs run one by one, each value in memory of its own: the same bits whatever
+ * shares memory, whichever rows run at a time. */
+#include "kit/scheduled.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -13,271 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
-
-enum { MAX_VALUES = 192, NAME = 128 };
-
-static const struct {
-    const char *axis;
-    int64_t size;
-} sizes[] = {{"A", 16}, {"D", 144}, {"F", 136}, {"Q", 16}, {"E", 8}, {"H", 8}, {"P", 40}, {"V", 130}, {"N", 32}};
-
-/* Memory by name. */
-struct store {
-    struct {
-        char name[NAME];
-        coda_tensor tensor;
-        size_t bytes;
-    } item[MAX_VALUES];
-    int count;
-};
-
-struct trial {
-    coda_device *device;
-    const coda_program *block;
-    coda_module *retyped, *programs;
-    coda_dims dims;
-    struct store values; /* inputs, and what the programs gave with memory of their own */
-};
-
-static void check(coda_status status, const coda_error *error)
-{
-    if (status != CODA_OK)
-        fail_msg("%s", error->message);
-}
-
-static coda_tensor *find(struct store *store, const char *name)
-{
-    for (int i = 0; i < store->count; i++)
-        if (strcmp(store->item[i].name, name) == 0)
-            return &store->item[i].tensor;
-    return NULL;
-}
-
-static size_t bytes_of(const coda_tensor *t)
-{
-    return (size_t)(t->shape[0] * t->shape[1]) * coda_dtype_size(t->dtype);
-}
-
-/* Every byte 0xFF: a NaN. */
-static coda_tensor *add(struct store *store, const char *name, coda_dtype dtype, int rank, const int64_t shape[2])
-{
-    coda_tensor tensor = {NULL, dtype, rank, {1, 1}, 0};
-    assert_true(store->count < MAX_VALUES);
-    for (int i = 0; i < rank; i++)
-        tensor.shape[i] = shape[i];
-    tensor.data = malloc(bytes_of(&tensor));
-    assert_non_null(tensor.data);
-    memset(tensor.data, 0xFF, bytes_of(&tensor));
-    snprintf(store->item[store->count].name, NAME, "%s", name);
-    store->item[store->count].tensor = tensor;
-    return &store->item[store->count++].tensor;
-}
-
-static void drop(struct store *store)
-{
-    for (int i = 0; i < store->count; i++)
-        free(store->item[i].tensor.data);
-    store->count = 0;
-}
-
-static void fill_normal(coda_tensor *tensor, uint64_t seed)
-{
-    struct random random = {seed};
-    for (int64_t i = 0; i < tensor->shape[0] * tensor->shape[1]; i++) {
-        float value = (float)random_normal(&random);
-        coda_convert((char *)tensor->data + (size_t)i * coda_dtype_size(tensor->dtype), tensor->dtype, &value, CODA_F32,
-                     1);
-    }
-}
-
-/* The dims that the program has. */
-static coda_dims dims_of(const coda_program *program, int64_t rows)
-{
-    coda_dims dims = {0};
-    for (int i = 0; i < coda_program_axis_count(program); i++) {
-        coda_axis axis;
-        assert_int_equal(coda_program_axis(program, i, &axis), CODA_OK);
-        int64_t size = strcmp(axis.name, "M") == 0 ? rows : 0;
-        for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++)
-            if (strcmp(axis.name, sizes[k].axis) == 0)
-                size = sizes[k].size;
-        if (size && !axis.derived) {
-            dims.item[dims.count].axis = axis.name;
-            dims.item[dims.count++].size = size;
-        }
-    }
-    return dims;
-}
-
-/* Launches the programs in order; operands are found or made by name. Sums that are added to start at 0. */
-static void run_programs(struct trial *t, int64_t rows)
-{
-    coda_error error;
-    for (int p = 0; p < coda_module_size(t->programs); p++) {
-        const coda_program *program = coda_module_program(t->programs, p);
-        coda_dims dims = dims_of(program, rows);
-        coda_tensor operand[MAX_VALUES];
-        coda_kernel *kernel;
-        for (int o = 0; o < coda_program_operand_count(program); o++) {
-            coda_operand info;
-            int64_t shape[2];
-            assert_int_equal(coda_program_operand(program, o, &info), CODA_OK);
-            check(coda_program_operand_shape(program, o, &dims, shape, &error), &error);
-            coda_tensor *value = find(&t->values, info.name);
-            if (value == NULL) {
-                value = add(&t->values, info.name, info.dtype, info.rank, shape);
-                if (info.role == CODA_ACCUMULATE)
-                    memset(value->data, 0, bytes_of(value));
-                if (info.role == CODA_IN) /* a gradient that arrives */
-                    fill_normal(value, (uint64_t)t->values.count);
-            }
-            operand[o] = *value;
-        }
-        check(coda_kernel_create(t->device, program, &dims, NULL, &kernel, &error), &error);
-        check(coda_kernel_launch(kernel, operand, coda_program_operand_count(program), NULL, NULL, &error), &error);
-        coda_kernel_free(kernel);
-    }
-}
-
-static void open_trial(struct trial *t, const char *device, const char *block, coda_dtype dtype, int64_t rows,
-                       int backward)
-{
-    const coda_module *blocks;
-    coda_error error;
-    memset(t, 0, sizeof *t);
-    check(coda_device_open(device, &t->device, &error), &error);
-    check(coda_standard_blocks(&blocks, &error), &error);
-    if (dtype != CODA_BF16)
-        check(coda_module_retype(blocks, CODA_BF16, dtype, &t->retyped, &error), &error);
-    t->block = coda_module_find(t->retyped ? t->retyped : blocks, block);
-    assert_non_null(t->block);
-    t->dims = dims_of(t->block, rows);
-    for (int o = 0; o < coda_program_operand_count(t->block); o++) {
-        coda_operand info;
-        int64_t shape[2];
-        assert_int_equal(coda_program_operand(t->block, o, &info), CODA_OK);
-        check(coda_program_operand_shape(t->block, o, &t->dims, shape, &error), &error);
-        if (info.role == CODA_IN)
-            check(coda_program_fill(t->block, o, &t->dims, 5,
-                                    add(&t->values, info.name, info.dtype, info.rank, shape)->data, &error),
-                  &error);
-    }
-    coda_rewrite_options options = {.backward = backward, .allow_passes = 1};
-    check(coda_rewrite(t->block, &options, &t->programs, NULL, &error), &error);
-    run_programs(t, rows);
-}
-
-static void close_trial(struct trial *t)
-{
-    drop(&t->values);
-    coda_module_free(t->programs);
-    coda_module_free(t->retyped);
-    coda_device_close(t->device);
-}
-
-/* ---------------------------------------------------------------- a schedule of the block */
-
-struct running {
-    coda_schedule *schedule;
-    struct store own; /* copies of inputs, and results */
-    coda_tensor operand[MAX_VALUES];
-    int count;
-    void *saved, *scratch;
-    size_t saved_bytes, scratch_bytes;
-};
-
-static void *block_of(size_t bytes)
-{
-    void *memory = aligned_alloc(256, bytes + 256 - bytes % 256);
-    assert_non_null(memory);
-    memset(memory, 0xFF, bytes);
-    return memory;
-}
-
-static void open_running(struct running *r, struct trial *t, const coda_schedule_options *options)
-{
-    coda_error error;
-    memset(r, 0, sizeof *r);
-    check(coda_schedule_create(t->device, t->block, &t->dims, options, &r->schedule, &error), &error);
-    check(coda_schedule_memory(r->schedule, &t->dims, &r->saved_bytes, &r->scratch_bytes, &error), &error);
-    r->saved = block_of(r->saved_bytes);
-    r->scratch = block_of(r->scratch_bytes);
-    r->count = coda_schedule_operand_count(r->schedule);
-    for (int i = 0; i < r->count; i++) {
-        coda_value value;
-        int64_t shape[2];
-        assert_int_equal(coda_schedule_value(r->schedule, i, &value), CODA_OK);
-        check(coda_schedule_shape(r->schedule, i, &t->dims, shape, &error), &error);
-        coda_tensor *mine = add(&r->own, value.name, value.dtype, value.rank, shape);
-        coda_tensor *given = find(&t->values, value.name);
-        if (value.kind == CODA_INPUT && given != NULL)
-            memcpy(mine->data, given->data, bytes_of(given));
-        if (value.accumulated)
-            memset(mine->data, 0, bytes_of(mine));
-        r->operand[i] = *mine;
-    }
-}
-
-static void close_running(struct running *r)
-{
-    coda_schedule_free(r->schedule);
-    drop(&r->own);
-    free(r->saved);
-    free(r->scratch);
-}
-
-/* Nothing is in the scratch memory before a launch, and a launch needs no more than it is said to. */
-static void launch(struct running *r, int phases)
-{
-    coda_error error;
-    memset(r->scratch, 0xFF, r->scratch_bytes);
-    check(coda_schedule_launch(r->schedule, phases, r->operand, r->count, r->saved_bytes ? r->saved : NULL,
-                               r->scratch_bytes ? r->scratch : NULL, NULL, NULL, &error),
-          &error);
-}
-
-/* What the programs gave: itself, or the sum of the runs of a vector's gradient, several vectors side by side. */
-static double expected(const coda_tensor *own, const coda_tensor *runs, int64_t element)
-{
-    float sum = 0;
-    int64_t size = own->shape[0] * own->shape[1], total = runs->shape[0] * runs->shape[1];
-    for (int64_t i = element; i < total; i += size) {
-        float value;
-        size_t width = coda_dtype_size(runs->dtype);
-        coda_convert(&value, CODA_F32, (char *)runs->data + (size_t)i * width, runs->dtype, 1);
-        sum += value;
-    }
-    return sum;
-}
-
-/* tolerance 0: the same bits, but for sums over runs, whose order is the kernel's. */
-static void compare(struct running *r, struct trial *t, double tolerance, int phases)
-{
-    for (int i = 0; i < r->count; i++) {
-        coda_value value;
-        assert_int_equal(coda_schedule_value(r->schedule, i, &value), CODA_OK);
-        const coda_tensor *own = &r->operand[i], *given = find(&t->values, value.name);
-        if (value.kind != CODA_RESULT || !(value.phases & phases))
-            continue;
-        assert_non_null(given);
-        int64_t count = own->shape[0] * own->shape[1];
-        bool summed = given->shape[0] * given->shape[1] != count;
-        double error = 0, norm = 0;
-        if (!summed && tolerance == 0 && memcmp(own->data, given->data, bytes_of(own)) != 0)
-            fail_msg("%s of %s has other bits", value.name, coda_program_name(t->block));
-        for (int64_t e = 0; e < count; e++) {
-            float mine;
-            size_t width = coda_dtype_size(own->dtype);
-            coda_convert(&mine, CODA_F32, (char *)own->data + (size_t)e * width, own->dtype, 1);
-            double theirs = expected(own, given, e);
-            error += (mine - theirs) * (mine - theirs);
-            norm += theirs * theirs;
-        }
-        double bound = fmax(tolerance, summed ? 1e-6 : 0) * sqrt(norm);
-        if (!(sqrt(error) <= bound) || norm == 0)
-            fail_msg("%s of %s is %g off, norm %g", value.name, coda_program_name(t->block), sqrt(error), sqrt(norm));
-    }
-}
 
 static const struct {
     const char *name, *gradients; /* that arrive */
@@ -296,7 +30,7 @@ static void every_block_gives_the_bits_of_its_programs_however_memory_is_shared(
 {
     (void)state;
     for (size_t b = 0; b < sizeof blocks / sizeof *blocks; b++) {
-        struct trial t;
+        struct block_trial t;
         open_trial(&t, "cpu", blocks[b].name, CODA_BF16, 70, 1);
         for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
             struct running r;
@@ -321,10 +55,277 @@ static void every_block_gives_the_bits_of_its_programs_however_memory_is_shared(
     }
 }
 
+/* The gradient of the head is added up in another order; everything else is the same to the bit. */
+static void rows_in_parts_give_what_all_rows_give(void **state)
+{
+    static const int64_t rows[] = {1, 64, 65, 200}, chunks[] = {64, 128, 256};
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct block_trial t;
+        open_trial(&t, "cpu", "llama3_end", CODA_BF16, rows[i], 1);
+        for (size_t k = 0; k < sizeof chunks / sizeof *chunks; k++) {
+            struct running r;
+            coda_schedule_options options = with_backward();
+            options.wide_axis = "V";
+            options.chunk_rows = chunks[k];
+            open_running(&r, &t, &options);
+            assert_int_equal(r.saved_bytes, 0);
+            coda_tensor *head = operand(&r, "dW"), kept = *head;
+            launch(&r, CODA_FORWARD);
+            launch(&r, CODA_FORWARD | CODA_BACKWARD);
+            coda_tensor *whole = find(&t.values, "dW");
+            for (int64_t e = 0; e < kept.shape[0] * kept.shape[1]; e++) {
+                float mine = ((float *)kept.data)[e], theirs = ((float *)whole->data)[e];
+                assert_true(fabsf(mine - theirs) <= 1e-6f + 1e-5f * fabsf(theirs));
+            }
+            head->data = NULL;
+            compare(&r, &t, 0, CODA_FORWARD | CODA_BACKWARD);
+            close_running(&r);
+        }
+        close_trial(&t);
+    }
+}
+
+static void rows_in_parts_need_no_memory_for_all_logits(void **state)
+{
+    (void)state;
+    struct block_trial t;
+    struct running whole, parts;
+    coda_schedule_options options = with_backward();
+    open_trial(&t, "cpu", "llama3_end", CODA_BF16, 640, 1);
+    options.together = 1;
+    open_running(&whole, &t, &options);
+    options.wide_axis = "V";
+    options.chunk_rows = 64;
+    open_running(&parts, &t, &options);
+    size_t logits = (640 - 64) * 130 * 2;
+    assert_true(parts.scratch_bytes + logits <= whole.scratch_bytes);
+    close_running(&whole);
+    close_running(&parts);
+    close_trial(&t);
+}
+
+static void a_forward_runs_alone(void **state)
+{
+    static const char *const names[] = {"llama3", "llama3_logits", "qwen3"};
+    (void)state;
+    for (size_t b = 0; b < sizeof names / sizeof *names; b++) {
+        struct block_trial t;
+        struct running r;
+        open_trial(&t, "cpu", names[b], CODA_BF16, 33, 0);
+        open_running(&r, &t, NULL);
+        assert_int_equal(r.saved_bytes, 0);
+        launch(&r, CODA_FORWARD);
+        compare(&r, &t, 0, CODA_FORWARD);
+        coda_error error;
+        assert_int_equal(
+            coda_schedule_launch(r.schedule, CODA_BACKWARD, r.operand, r.count, NULL, r.scratch, NULL, NULL, &error),
+            CODA_INVALID);
+        assert_non_null(strstr(error.message, "made without its backward"));
+        close_running(&r);
+        close_trial(&t);
+    }
+}
+
+static void devices_agree(void **state)
+{
+    static const char *const names[] = {"llama3", "qwen3", "gpt2"};
+    (void)state;
+    for (size_t b = 0; b < sizeof names / sizeof *names; b++) {
+        struct block_trial t;
+        struct running r;
+        coda_error error;
+        coda_device *cpu, *ref;
+        coda_schedule_options options = with_backward();
+        open_trial(&t, "ref", names[b], CODA_F32, 70, 1);
+        check(coda_device_open("cpu", &cpu, &error), &error);
+        ref = t.device;
+        t.device = cpu;
+        open_running(&r, &t, &options);
+        launch(&r, CODA_FORWARD);
+        launch(&r, CODA_BACKWARD);
+        compare(&r, &t, 2e-5, CODA_FORWARD | CODA_BACKWARD);
+        close_running(&r);
+        coda_device_close(cpu);
+        t.device = ref;
+        close_trial(&t);
+    }
+}
+
+static void what_is_kept_serves_a_second_backward_if_asked(void **state)
+{
+    (void)state;
+    struct block_trial t;
+    struct running r;
+    coda_schedule_options options = with_backward();
+    open_trial(&t, "cpu", "llama3", CODA_BF16, 70, 1);
+    options.keep_saved = 1;
+    open_running(&r, &t, &options);
+    launch(&r, CODA_FORWARD);
+    void *before = malloc(r.saved_bytes);
+    assert_non_null(before);
+    memcpy(before, r.saved, r.saved_bytes);
+    for (int time = 0; time < 2; time++) {
+        for (int i = 0; i < r.count; i++) {
+            coda_value value;
+            assert_int_equal(coda_schedule_value(r.schedule, i, &value), CODA_OK);
+            if (value.accumulated)
+                memset(r.operand[i].data, 0, bytes_of(&r.operand[i]));
+        }
+        launch(&r, CODA_BACKWARD);
+        compare(&r, &t, 0, CODA_FORWARD | CODA_BACKWARD);
+        assert_memory_equal(before, r.saved, r.saved_bytes);
+    }
+    free(before);
+    close_running(&r);
+    close_trial(&t);
+}
+
+/* The residual stream and its gradient may stay in one place. */
+static void results_may_take_the_place_of_what_was_read(void **state)
+{
+    (void)state;
+    struct block_trial t;
+    struct running r;
+    coda_schedule_options options = with_backward();
+    open_trial(&t, "cpu", "llama3", CODA_BF16, 70, 1);
+    open_running(&r, &t, NULL);
+    *operand(&r, "X") = *operand(&r, "x");
+    launch(&r, CODA_FORWARD);
+    compare(&r, &t, 0, CODA_FORWARD);
+    close_running(&r);
+    open_running(&r, &t, &options);
+    *operand(&r, "dx") = *operand(&r, "dX");
+    launch(&r, CODA_FORWARD);
+    launch(&r, CODA_BACKWARD);
+    compare(&r, &t, 0, CODA_FORWARD | CODA_BACKWARD);
+    close_running(&r);
+    close_trial(&t);
+}
+
+static void gradients_that_nobody_wants_are_left_out(void **state)
+{
+    static const char *const names[] = {"dWg", "dWd", "dg0", "dWq_Wk_Wv"};
+    (void)state;
+    struct block_trial t;
+    struct running r;
+    coda_schedule_options options = with_backward();
+    open_trial(&t, "cpu", "llama3", CODA_BF16, 70, 1);
+    open_running(&r, &t, &options);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        coda_value value;
+        assert_int_equal(coda_schedule_value(r.schedule, coda_schedule_find(r.schedule, names[i]), &value), CODA_OK);
+        assert_int_equal(value.optional, 1);
+        operand(&r, names[i])->data = NULL;
+    }
+    launch(&r, CODA_FORWARD);
+    launch(&r, CODA_BACKWARD);
+    compare(&r, &t, 0, CODA_FORWARD | CODA_BACKWARD);
+    close_running(&r);
+    close_trial(&t);
+}
+
+/* ---------------------------------------------------------------- the programs that people wrote */
+
+/* One layer by the standard programs, operands under the names that the compiler gives. */
+static const struct {
+    const char *program, *operands;
+} written[] = {
+    {"gemm_residual_rms", "y Wo x g0 X1 S H1"},
+    {"gemm_rms_swiglu", "H1 Wg Wu S G U R Y1"},
+    {"gemm_residual_rms", "Y1 Wd X1 g1 X S_2 H2"},
+    {"gemm_rms_rope", "H2 Wq Wk Wv S_2 table pos QKV R_2"},
+    {"rope_bwd", "dQKV QKV table pos dZ c"},
+    {"gemm_rms_bwd_qkv", "dZ Wq Wk Wv X g1 R_2 c dX dX2 H2_2 dg1"},
+    {"gemm_wgrad", "dZ H2_2 dWq_Wk_Wv"},
+    {"gemm_swiglu_bwd", "dX2 Wd G U dG dU c_2 Y1_2"},
+    {"gemm_wgrad", "dX2 Y1_2 dWd"},
+    {"gemm_rms_bwd_twin", "dG dU Wg Wu X1 g0 R c_2 dX2 dx H1_2 dg0"},
+    {"gemm_dgrad", "dx Wo dy"},
+    {"gemm_wgrad", "dx y dWo"},
+    {"gemm_wgrad", "dG H1_2 dWg"},
+    {"gemm_wgrad", "dU H1_2 dWu"},
+};
+
+/* Clears what the derived programs gave, to be written again. */
+static void forget_outs(struct block_trial *t)
+{
+    for (int p = 0; p < coda_module_size(t->programs); p++) {
+        const coda_program *program = coda_module_program(t->programs, p);
+        for (int o = 0; o < coda_program_operand_count(program); o++) {
+            coda_operand info;
+            assert_int_equal(coda_program_operand(program, o, &info), CODA_OK);
+            coda_tensor *value = find(&t->values, info.name);
+            if (info.role != CODA_IN)
+                memset(value->data, info.role == CODA_OUT ? 0xFF : 0, bytes_of(value));
+        }
+    }
+}
+
+static void run_written(struct block_trial *t, const coda_program *program, const char *names)
+{
+    coda_tensor operand[16];
+    coda_dims dims = {0};
+    coda_kernel *kernel;
+    coda_error error;
+    int count = 0;
+    for (; *names; count++) {
+        char name[NAME];
+        size_t length = strcspn(names, " ");
+        snprintf(name, sizeof name, "%.*s", (int)length, names);
+        assert_non_null(find(&t->values, name));
+        operand[count] = *find(&t->values, name);
+        names += length + (names[length] == ' ');
+    }
+    for (int i = 0; i < coda_program_axis_count(program); i++) {
+        coda_axis axis;
+        assert_int_equal(coda_program_axis(program, i, &axis), CODA_OK);
+        if (axis.fixed && !axis.derived) { /* a head, and the columns that are rotated */
+            dims.item[dims.count].axis = axis.name;
+            dims.item[dims.count++].size = axis.name[0] == 'D' ? 8 : 24;
+        }
+    }
+    check(coda_kernel_create(t->device, program, &dims, NULL, &kernel, &error), &error);
+    check(coda_kernel_launch(kernel, operand, count, NULL, NULL, &error), &error);
+    coda_kernel_free(kernel);
+}
+
+static void the_derived_layer_agrees_with_the_written_programs(void **state)
+{
+    (void)state;
+    struct block_trial t;
+    struct running r;
+    coda_error error;
+    const coda_module *standard;
+    coda_module *retyped;
+    coda_schedule_options options = with_backward();
+    open_trial(&t, "cpu", "llama3", CODA_F32, 70, 1);
+    open_running(&r, &t, &options);
+    launch(&r, CODA_FORWARD);
+    launch(&r, CODA_BACKWARD);
+    forget_outs(&t);
+    check(coda_standard_module(&standard, &error), &error);
+    check(coda_module_retype(standard, CODA_BF16, CODA_F32, &retyped, &error), &error);
+    for (size_t i = 0; i < sizeof written / sizeof *written; i++)
+        run_written(&t, coda_module_find(retyped, written[i].program), written[i].operands);
+    compare(&r, &t, 1e-6, CODA_FORWARD | CODA_BACKWARD);
+    coda_module_free(retyped);
+    close_running(&r);
+    close_trial(&t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_block_gives_the_bits_of_its_programs_however_memory_is_shared),
+        cmocka_unit_test(rows_in_parts_give_what_all_rows_give),
+        cmocka_unit_test(rows_in_parts_need_no_memory_for_all_logits),
+        cmocka_unit_test(a_forward_runs_alone),
+        cmocka_unit_test(devices_agree),
+        cmocka_unit_test(what_is_kept_serves_a_second_backward_if_asked),
+        cmocka_unit_test(results_may_take_the_place_of_what_was_read),
+        cmocka_unit_test(gradients_that_nobody_wants_are_left_out),
+        cmocka_unit_test(the_derived_layer_agrees_with_the_written_programs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

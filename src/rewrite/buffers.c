@@ -306,6 +306,23 @@ static void set_kinds(struct memory_plan *plan, const struct plan_options *optio
     }
 }
 
+/* A step with one out, a result of the backward that no other step uses. */
+static void find_optional(struct memory_plan *plan, const struct unit *unit)
+{
+    for (int s = 0; s < plan->step_count; s++) {
+        const struct plan_step *step = &plan->step[s];
+        int outs = 0, out = -1;
+        for (int o = 0; o < step->count; o++)
+            if (step->program < 0 ? o == 1 : unit->graph[step->program]->operand[o].role != CODA_IN) {
+                out = step->value[o];
+                outs++;
+            }
+        struct plan_value *value = out >= 0 ? &plan->value[out] : NULL;
+        if (outs == 1 && step->backward && value->kind == PLAN_RESULT && value->first == s && value->last == s)
+            value->optional = true;
+    }
+}
+
 bool memory_plan_make(struct memory_plan *plan, const struct unit *unit, int forward, const struct graph *block,
                       const struct graph *backward, const struct plan_options *options, struct complaint *why)
 {
@@ -318,6 +335,7 @@ bool memory_plan_make(struct memory_plan *plan, const struct unit *unit, int for
         !mark_consumed(plan, options->consumed, why) || !add_steps(plan, unit, forward, options, why))
         return false;
     set_kinds(plan, options);
+    find_optional(plan, unit);
     return memory_plan_slots(plan, unit, options->keep_saved, why);
 }
 

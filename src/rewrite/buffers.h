@@ -32,6 +32,7 @@ struct plan_value {
     bool accumulated;
     bool consumed;   /* its memory is free after its last use */
     bool wide;       /* has memory for one chunk of rows */
+    bool optional;   /* a result that is all its step gives, and that no step reads: the step may be left out */
     bool used[2];    /* by the forward, by the backward */
     int first, last; /* steps that use it; an input is there before the first */
     int busy;        /* the last step that uses its memory, for itself or for what took its place */

@@ -163,12 +163,16 @@ coda_status coda_schedule_create(coda_device *device, const coda_program *block,
         return fail_memory(error, "a schedule", sizeof *made);
     made->device = device;
     made->together = taken.together;
+    made->backward = taken.backward;
     made->block = graph_copy(block->graph);
     status = made->block ? CODA_OK : fail_memory(error, "a copy of the block", sizeof *made->block);
     if (status == CODA_OK)
         status = sizes_from_dims(made->block, dims, made->fixed_size, error);
     if (status == CODA_OK)
         status = plan(made, &taken, error);
+    if (status == CODA_OK && made->plan.caller_count > MAX_CALLER)
+        status = fail(error, CODA_UNSUPPORTED, "%s: %d operands and gradients; expected at most %d", made->block->name,
+                      made->plan.caller_count, MAX_CALLER);
     if (status == CODA_OK)
         status = make_kernels(made, taken.kernels, error);
     if (status == CODA_OK)
@@ -226,6 +230,7 @@ coda_status coda_schedule_value(const coda_schedule *schedule, int index, coda_v
                           .rank = v->shape.rank,
                           .phases = (v->used[0] ? CODA_FORWARD : 0) | (v->used[1] ? CODA_BACKWARD : 0),
                           .accumulated = v->accumulated,
+                          .optional = v->optional,
                           .of = index < schedule->plan.caller_count ? schedule->of[index] : NULL};
     for (int i = 0; i < v->shape.rank; i++)
         dim_print(schedule->block, &v->shape.dim[i], value->dim[i], sizeof value->dim[i]);

@@ -16,14 +16,17 @@ struct coda_schedule {
     coda_device *device;
     struct graph *block; /* own copy */
     int64_t fixed_size[MAX_AXES];
-    bool together;
+    bool backward, together;
     struct memory_plan plan;
     struct unit unit;               /* the programs; the plan's steps count in it */
     struct schedule_kernel *kernel; /* one a program of the unit, then column_sum */
     char **of;                      /* one a value of the caller: what a gradient belongs to; NULL */
 };
 
-enum { SCHEDULE_ALIGNMENT = 256 };
+enum {
+    SCHEDULE_ALIGNMENT = 256,
+    MAX_CALLER = 3 * MAX_OPERANDS, /* a block's operands, and gradients that arrive and leave */
+};
 
 /* Bytes, saturated; offset[] is of the slot in its memory. */
 struct slot_layout {
@@ -37,6 +40,8 @@ coda_status schedule_layout(const coda_schedule *schedule, int phases, const int
                             coda_error *error);
 /* The value as a dense tensor at `data`; wide values have the rows of a chunk. */
 coda_tensor schedule_tensor(const coda_schedule *schedule, int value, const int64_t *sizes, void *data);
+/* Does a launch of the phases with this tensor use the value? */
+bool is_operand_used(const struct plan_value *value, const coda_tensor *tensor, int phases);
 bool is_value_used(const struct plan_value *value, int phases);
 /* The axis of a value whose size is not known; -1: there is none. */
 int unknown_axis(const struct plan_value *value, const int64_t *sizes);

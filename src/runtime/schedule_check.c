@@ -4,6 +4,11 @@
 #include <stdio.h>
 #include <string.h>
 
+bool is_operand_used(const struct plan_value *value, const coda_tensor *tensor, int phases)
+{
+    return is_value_used(value, phases) && !(value->optional && !tensor->data);
+}
+
 static coda_status check_layout(const coda_schedule *schedule, int index, coda_tensor *tensor, coda_error *error)
 {
     const struct plan_value *value = &schedule->plan.value[index];
@@ -71,7 +76,7 @@ coda_status schedule_check(const coda_schedule *schedule, int phases, coda_tenso
     coda_status status = CODA_OK;
     memcpy(sizes, schedule->fixed_size, sizeof schedule->fixed_size);
     for (int i = 0; i < count && status == CODA_OK; i++) {
-        if (!is_value_used(&value[i], phases))
+        if (!is_operand_used(&value[i], &operand[i], phases))
             continue;
         status = check_layout(schedule, i, &operand[i], error);
         if (status == CODA_OK)
@@ -81,7 +86,7 @@ coda_status schedule_check(const coda_schedule *schedule, int phases, coda_tenso
     if (status == CODA_OK && sizes_complete(schedule->block, sizes, &why) != CODA_OK)
         status = fail_complaint(error, &why);
     for (int i = 0; i < count && status == CODA_OK; i++)
-        if (is_value_used(&value[i], phases))
+        if (is_operand_used(&value[i], &operand[i], phases))
             status = check_shape(schedule, i, &operand[i], sizes, error);
     return status;
 }
@@ -161,12 +166,12 @@ coda_status schedule_check_memory(const coda_schedule *schedule, int phases, con
         return status;
     const struct range own[2] = {{(uintptr_t)saved, (uintptr_t)saved + layout->saved},
                                  {(uintptr_t)scratch, (uintptr_t)scratch + layout->scratch}};
-    struct range range[3 * MAX_OPERANDS];
+    struct range range[MAX_CALLER];
     if (layout->saved && layout->scratch && meet(own[0], own[1]))
         return fail(error, CODA_INVALID, "%s: the saved and the scratch memory overlap", block);
     for (int i = 0; i < plan->caller_count; i++) {
         range[i] = (struct range){0, 0};
-        if (!is_value_used(&plan->value[i], phases))
+        if (!is_operand_used(&plan->value[i], &operand[i], phases))
             continue;
         range[i] = range_of(&operand[i]);
         for (int k = 0; k < 2; k++)

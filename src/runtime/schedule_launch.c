@@ -3,8 +3,6 @@
 
 #include <string.h>
 
-enum { MAX_CALLER = 3 * MAX_OPERANDS }; /* operands, and gradients that arrive and leave */
-
 struct running {
     const coda_schedule *schedule;
     const coda_tensor *operand;
@@ -68,11 +66,21 @@ static coda_status launch_sum(const struct running *r, const struct plan_step *s
     return coda_kernel_launch(kernel->kernel, tensor, 2, NULL, r->stream, error);
 }
 
+/* Is the one result that the step gives not wanted? */
+static bool is_left_out(const struct running *r, const struct plan_step *step)
+{
+    const struct memory_plan *plan = &r->schedule->plan;
+    for (int o = 0; o < step->count; o++)
+        if (step->value[o] < plan->caller_count && plan->value[step->value[o]].optional)
+            return !r->operand[step->value[o]].data;
+    return false;
+}
+
 static coda_status launch_step(const struct running *r, int phases, int index, int64_t first, int64_t count,
                                coda_error *error)
 {
     const struct plan_step *step = &r->schedule->plan.step[index];
-    if (!(phases & (step->backward ? CODA_BACKWARD : CODA_FORWARD)))
+    if (!(phases & (step->backward ? CODA_BACKWARD : CODA_FORWARD)) || is_left_out(r, step))
         return CODA_OK;
     return step->program < 0 ? launch_sum(r, step, error) : launch_program(r, step, first, count, error);
 }
@@ -104,6 +112,9 @@ coda_status coda_schedule_launch(const coda_schedule *schedule, int phases, cons
     if (phases < CODA_FORWARD || phases > (CODA_FORWARD | CODA_BACKWARD))
         return fail(error, CODA_INVALID, "%s: phases %d; expected CODA_FORWARD, CODA_BACKWARD or their sum",
                     block->name, phases);
+    if ((phases & CODA_BACKWARD) && !schedule->backward)
+        return fail(error, CODA_INVALID,
+                    "%s: this schedule was made without its backward; set `backward` in its options", block->name);
     if (schedule->together && phases == CODA_BACKWARD)
         return fail(error, CODA_INVALID,
                     "%s: the backward alone; this schedule runs forward and backward in one launch", block->name);
