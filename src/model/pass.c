@@ -16,11 +16,6 @@ coda_tensor pass_matrix(const struct pass *pass, const void *data, int64_t colum
     return matrix(data, pass->llama->dtype, pass_rows(pass), columns);
 }
 
-coda_tensor pass_vector(const struct pass *pass, const float *data)
-{
-    return vector(data, CODA_F32, pass_rows(pass));
-}
-
 coda_tensor pass_gradient(const struct pass *pass, int index)
 {
     const struct weight *weight = &pass->llama->weight[index];

@@ -33,8 +33,6 @@ void pass_launch(struct pass *pass, enum kernel which, const double *parameters,
 
 /* [rows of the pass, columns] of the model's dtype */
 coda_tensor pass_matrix(const struct pass *pass, const void *data, int64_t columns);
-/* f32[rows of the pass] */
-coda_tensor pass_vector(const struct pass *pass, const float *data);
 coda_tensor pass_gradient(const struct pass *pass, int index);
 void pass_attention(struct pass *pass, int64_t layer); /* attention, or what stands in its place */
 /* dW += dY^T X for a weight of `rows` outputs; dY's rows lie `stride` apart. */
