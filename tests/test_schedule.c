@@ -1,5 +1,6 @@
 /* Schedules against the compiler's programs run one by one, each value in memory of its own: the same bits whatever
  * shares memory, whichever rows run at a time. */
+#include "kit/random_block.h"
 #include "kit/scheduled.h"
 
 #include <math.h>
@@ -314,6 +315,46 @@ static void the_derived_layer_agrees_with_the_written_programs(void **state)
     close_trial(&t);
 }
 
+/* ---------------------------------------------------------------- random blocks */
+
+enum { RANDOM_BLOCKS = 60 };
+
+static void random_blocks_give_the_bits_of_their_programs(void **state)
+{
+    static char text[RANDOM_BLOCK_TEXT];
+    int in_parts = 0;
+    (void)state;
+    for (uint64_t seed = 1; seed <= RANDOM_BLOCKS; seed++) {
+        struct block_trial t;
+        struct running r;
+        coda_error error;
+        coda_schedule *schedule = NULL;
+        coda_schedule_options options = with_backward();
+        random_block(text, seed);
+        open_trial_of_text(&t, "cpu", text, 130);
+        options.together = seed % 2 == 0;
+        options.keep_saved = seed % 3 == 0;
+        open_running(&r, &t, &options);
+        launch(&r, options.together ? CODA_FORWARD | CODA_BACKWARD : CODA_FORWARD);
+        if (!options.together)
+            launch(&r, CODA_BACKWARD);
+        compare(&r, &t, 0, CODA_FORWARD | CODA_BACKWARD);
+        close_running(&r);
+        options.wide_axis = "F"; /* where every program with a matrix [M, F] can run by rows */
+        options.chunk_rows = 64;
+        if (coda_schedule_create(t.device, t.block, &t.dims, &options, &schedule, &error) == CODA_OK) {
+            coda_schedule_free(schedule);
+            open_running(&r, &t, &options);
+            launch(&r, CODA_FORWARD | CODA_BACKWARD);
+            compare(&r, &t, 1e-5, CODA_FORWARD | CODA_BACKWARD);
+            close_running(&r);
+            in_parts++;
+        }
+        close_trial(&t);
+    }
+    assert_true(in_parts > RANDOM_BLOCKS / 10);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -326,6 +367,7 @@ int main(void)
         cmocka_unit_test(results_may_take_the_place_of_what_was_read),
         cmocka_unit_test(gradients_that_nobody_wants_are_left_out),
         cmocka_unit_test(the_derived_layer_agrees_with_the_written_programs),
+        cmocka_unit_test(random_blocks_give_the_bits_of_their_programs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -302,7 +302,9 @@ static void set_kinds(struct memory_plan *plan, const struct plan_options *optio
         const struct dim *dim = value->shape.dim;
         if (value->used[0] && value->used[1] && !options->together)
             value->kind = PLAN_SAVED;
-        value->wide = wide >= 0 && value->shape.rank == 2 && dim[0].axis == plan->row_axis && dim[1].axis == wide;
+        /* runs of a vector's gradient are summed behind the chunks, so all of them stay */
+        value->wide = wide >= 0 && value->shape.rank == 2 && dim[0].axis == plan->row_axis && dim[1].axis == wide &&
+                      value->first >= plan->chunk_first && value->last < plan->chunk_end;
     }
 }
 

@@ -117,18 +117,10 @@ static void run_programs(struct block_trial *t, int64_t rows)
     }
 }
 
-void open_trial(struct block_trial *t, const char *device, const char *block, coda_dtype dtype, int64_t rows,
-                int backward)
+/* Fills the inputs and runs the programs of trial->block. */
+static void begin(struct block_trial *t, int64_t rows, int backward)
 {
-    const coda_module *blocks;
     coda_error error;
-    memset(t, 0, sizeof *t);
-    check(coda_device_open(device, &t->device, &error), &error);
-    check(coda_standard_blocks(&blocks, &error), &error);
-    if (dtype != CODA_BF16)
-        check(coda_module_retype(blocks, CODA_BF16, dtype, &t->retyped, &error), &error);
-    t->block = coda_module_find(t->retyped ? t->retyped : blocks, block);
-    assert_non_null(t->block);
     t->dims = dims_of(t->block, rows);
     for (int o = 0; o < coda_program_operand_count(t->block); o++) {
         coda_operand info;
@@ -145,11 +137,36 @@ void open_trial(struct block_trial *t, const char *device, const char *block, co
     run_programs(t, rows);
 }
 
+void open_trial(struct block_trial *t, const char *device, const char *block, coda_dtype dtype, int64_t rows,
+                int backward)
+{
+    const coda_module *blocks;
+    coda_error error;
+    memset(t, 0, sizeof *t);
+    check(coda_device_open(device, &t->device, &error), &error);
+    check(coda_standard_blocks(&blocks, &error), &error);
+    if (dtype != CODA_BF16)
+        check(coda_module_retype(blocks, CODA_BF16, dtype, &t->module, &error), &error);
+    t->block = coda_module_find(t->module ? t->module : blocks, block);
+    assert_non_null(t->block);
+    begin(t, rows, backward);
+}
+
+void open_trial_of_text(struct block_trial *t, const char *device, const char *text, int64_t rows)
+{
+    coda_error error;
+    memset(t, 0, sizeof *t);
+    check(coda_device_open(device, &t->device, &error), &error);
+    check(coda_module_parse(text, strlen(text), NULL, &t->module, &error), &error);
+    t->block = coda_module_program(t->module, 0);
+    begin(t, rows, 1);
+}
+
 void close_trial(struct block_trial *t)
 {
     drop(&t->values);
     coda_module_free(t->programs);
-    coda_module_free(t->retyped);
+    coda_module_free(t->module);
     coda_device_close(t->device);
 }
 

@@ -19,7 +19,7 @@ struct store {
 struct block_trial {
     coda_device *device;
     const coda_program *block;
-    coda_module *retyped, *programs;
+    coda_module *module, *programs; /* module NULL: the library's blocks */
     coda_dims dims;
     struct store values; /* inputs, and what the programs gave with memory of their own */
 };
@@ -42,6 +42,8 @@ coda_schedule_options with_backward(void);
 /* Fills the block's inputs and runs its programs. */
 void open_trial(struct block_trial *trial, const char *device, const char *block, coda_dtype dtype, int64_t rows,
                 int backward);
+/* The first block of the text, with its backward. */
+void open_trial_of_text(struct block_trial *trial, const char *device, const char *text, int64_t rows);
 void close_trial(struct block_trial *trial);
 
 /* A schedule of the block on the trial's device and inputs; sums start at 0. */
