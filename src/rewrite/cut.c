@@ -3,6 +3,18 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* `in dX`, where X is a name, is a gradient, and so is what is computed from one. */
+static void mark_gradients(struct cutting *c)
+{
+    for (int n = 0; n < c->graph->node_count; n++) {
+        const struct node *node = &c->graph->node[n];
+        const char *name = node->op == OP_IN ? c->graph->operand[node->index].name : "";
+        c->gradient[n] = name[0] == 'd' && name[1] != '\0' && names_taken(&c->names, name + 1);
+        for (int k = 0; k < node->input_count; k++)
+            c->gradient[n] = c->gradient[n] || c->gradient[node->input[k]];
+    }
+}
+
 static bool open_cutting(struct cutting *c)
 {
     size_t count = (size_t)c->graph->node_count + 1;
@@ -10,6 +22,7 @@ static bool open_cutting(struct cutting *c)
     c->time = calloc(count, sizeof *c->time);
     c->need = calloc(count, sizeof *c->need);
     c->group = calloc(count, sizeof *c->group);
+    c->gradient = calloc(count, sizeof *c->gradient);
     c->value = malloc(count * sizeof *c->value);
     c->runs = malloc(count * sizeof *c->runs);
     c->made = calloc(count, sizeof *c->made);
@@ -18,10 +31,12 @@ static bool open_cutting(struct cutting *c)
     for (int i = 0; i < c->unit->count && named; i++)
         named = names_add(&c->names, c->unit->graph[i]) && names_take(&c->names, c->unit->graph[i]->name);
     bool open = named && users_open(&c->users, c->graph, true) &&
-                (c->origin == NULL || names_add(&c->names, c->origin)) && c->time && c->need && c->group && c->value &&
-                c->runs && c->made && c->stamp && c->stack;
+                (c->origin == NULL || names_add(&c->names, c->origin)) && c->time && c->need && c->group &&
+                c->gradient && c->value && c->runs && c->made && c->stamp && c->stack;
     for (size_t n = 0; open && n < count; n++)
         c->value[n].piece = c->runs[n].piece = -1;
+    if (open)
+        mark_gradients(c);
     if (!open)
         refuse(&c->why, CODA_MEMORY, "", "no memory to cut `%.60s` into programs", c->graph->name);
     return open;
@@ -34,6 +49,7 @@ static void close_cutting(struct cutting *c)
     free(c->time);
     free(c->need);
     free(c->group);
+    free(c->gradient);
     free(c->value);
     free(c->runs);
     free(c->made);
@@ -152,7 +168,6 @@ coda_status cut_graph(const struct graph *graph, const struct graph *origin, con
                         .report = report,
                         .allow_passes = allow_passes,
                         .matrix_dtype = matrix_dtype(graph),
-                        .value_stem = backward ? "Z" : "H",
                         .runs_stem = backward ? "c" : "S"};
     memset(why, 0, sizeof *why);
     if (open_cutting(&c) && find_moments(&c) && place_stores(&c) && place_crossings(&c))

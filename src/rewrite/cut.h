@@ -40,11 +40,12 @@ struct cutting {
     const struct unit *unit; /* programs made before */
     bool allow_passes;
     coda_dtype matrix_dtype;
-    const char *value_stem, *runs_stem; /* names of stored values that have none */
+    const char *runs_stem; /* names of stored runs that have none */
     struct users users;
     struct names names;
     moment *time, *need; /* one a node: when it is known, and when it is needed at last */
     int *group;          /* one a node: the piece of a product; -1 */
+    bool *gradient;      /* one a node: it depends on a gradient that arrives */
     struct place *value; /* one a node: where it is stored */
     struct place *runs;  /* one a node: where the runs of a whole reduction are stored */
     struct piece *piece;

@@ -247,8 +247,8 @@ bool place_value(struct cutting *cutting, int n, moment last)
     if (host < 0)
         return false;
     place->piece = host;
-    return name_store(cutting, n, place, graph->node[n].shape.rank == 2 ? cutting->value_stem : "R") &&
-           add_root(cutting, host, (struct root){n, false, -1});
+    const char *stem = graph->node[n].shape.rank < 2 ? "R" : cutting->gradient[n] ? "dZ" : "H";
+    return name_store(cutting, n, place, stem) && add_root(cutting, host, (struct root){n, false, -1});
 }
 
 /* Is the input of the whole reduction n one value a run already? Then that is what is stored. */
