@@ -124,4 +124,4 @@ def text(name: str) -> str:
 
 
 NAMES = tuple(name for name, _ in _texts())
-OPERATORS = {name: Operator(name, text(name)) for name in NAMES}
+OPERATORS = {name: Operator(name, text(name), "M") for name in NAMES}

@@ -5,6 +5,7 @@ are read once, operands are packed by one `struct` call, and memory is dropped a
 """
 
 import contextlib
+import math
 import re
 import struct
 import threading
@@ -83,9 +84,12 @@ class Sequence:
 
     arguments   operands in order: their names and dims bind the sizes. An `out` among them is memory that the caller gives
     results     names of what is returned, in order
+    rows        an axis whose matrices may have more leading dimensions: [batch, length, K] for [M, K]. Results have those of
+                the argument `leading`
     """
 
-    def __init__(self, name, programs, arguments, results, parameters):
+    def __init__(self, name, programs, arguments, results, parameters, rows=None, leading=None):
+        self.rows, self.leading = rows, leading
         self.name, self.programs = name, list(programs)
         self.arguments, self.results, self.parameters = list(arguments), list(results), list(parameters)
         self.axes, self.shapes, self.kernels = {}, {o.name: o for o in self.arguments}, []
@@ -96,7 +100,7 @@ class Sequence:
 
     def _compile(self, launching):
         self._lines, self._scope = [], {
-            "torch": torch, "empty": torch.empty, "error": error_of_thread, "launch": load().coda_kernel_launch,
+            "torch": torch, "prod": math.prod, "empty": torch.empty, "error": error_of_thread, "launch": load().coda_kernel_launch,
             "check": check, "mismatch": self._mismatch,
             "stream_of": getattr(torch._C, "_cuda_getCurrentRawStream", None)}
         self._bind_sizes(launching)
@@ -129,9 +133,14 @@ class Sequence:
         self._lines.append(f"device = {_tensor(self.arguments[0].name)}.device")
         for o in self.arguments:
             t, names = _tensor(o.name), [f"s_{o.name}_{i}" for i in range(len(o.dims))]
-            self._lines.append(f"if {t}.dim() != {len(names)}: raise mismatch('{o.name}', {t}.shape, {{}})")
-            if names:
-                self._lines.append(f"{', '.join(names)}, = {t}.shape")
+            if self._is_rows(o):
+                self._lines += [f"if not {t}.dim(): raise mismatch('{o.name}', {t}.shape, {{}})",
+                                f"*{'lead' if o.name == self.leading else 'l'}, {names[1]} = {t}.shape",
+                                f"{names[0]} = prod({'lead' if o.name == self.leading else 'l'})"]
+            else:
+                self._lines.append(f"if {t}.dim() != {len(names)}: raise mismatch('{o.name}', {t}.shape, {{}})")
+                if names:
+                    self._lines.append(f"{', '.join(names)}, = {t}.shape")
             for dim, name in zip(o.dims, names):
                 if dim.isidentifier() and dim not in known and dim not in self.axes:
                     self._lines.append(f"n_{dim} = {name}")
@@ -158,21 +167,31 @@ class Sequence:
 
     # ---------------------------------------------------------------- memory
 
+    def _is_rows(self, o):
+        return self.rows is not None and len(o.dims) == 2 and o.dims[0] == self.rows
+
     def _allocate(self, name, indent="", function="empty"):
         operand = next((o for p in self.programs for o in p.operands if o.name == name and o.role != "in"), None)
         if operand is None:
             raise KeyError(f"{self.name}: nothing computes {name}")
         self._scope[f"dtype_{operand.dtype}"] = TORCH_DTYPE[operand.dtype]
-        self._lines.append(f"{indent}{_tensor(name)} = {function}(({''.join(_evaluate(d) + ', ' for d in operand.dims)}), "
+        shape = ", ".join(_evaluate(d) for d in operand.dims)
+        if self._is_rows(operand) and name in self.results:
+            shape = f"*lead, {_evaluate(operand.dims[1])}"
+        self._lines.append(f"{indent}{_tensor(name)} = {function}(({shape},), "
                            f"dtype=dtype_{operand.dtype}, device=device)")
 
     def _make_dense(self, o):
         """Kernels take any distance of rows but no other: transposed and expanded tensors are copied."""
         n = _tensor(o.name)
         if len(o.dims) == 2:
-            columns = f"s_{o.name}_1"
-            self._lines += [f"r_{o.name}, e = {n}.stride()",
-                            f"if e != 1 or r_{o.name} < {columns}: {n} = {n}.contiguous(); r_{o.name} = {columns}"]
+            columns, row = f"s_{o.name}_1", f"r_{o.name}"
+            self._lines += [f"if {n}.is_contiguous(): {row} = {columns}",
+                            "else:"]
+            if self._is_rows(o):
+                self._lines.append(f"    if {n}.dim() != 2: {n} = {n}.reshape(-1, {columns})")
+            self._lines += [f"    {row}, e = {n}.stride()",
+                            f"    if e != 1 or {row} < {columns}: {n} = {n}.contiguous(); {row} = {columns}"]
         elif len(o.dims) == 1:
             self._lines.append(f"if {n}.stride(0) != 1: {n} = {n}.contiguous()")
 

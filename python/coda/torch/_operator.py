@@ -20,10 +20,11 @@ class Operator:
 
     "bf16" in the text stands for the type of the call's tensors. Derived are: the programs that run without gradients, those
     that also keep what the backward reads, and the backward; all three are operators of their own (`name`, `name_keep`,
-    `name_backward`), so that graphs see them whole.
+    `name_backward`), so that graphs see them whole. Matrices over the axis `rows` may have more leading dimensions.
     """
 
-    def __init__(self, name: str, text: str):
+    def __init__(self, name: str, text: str, rows: str | None = None):
+        self.rows = rows
         block = Module.parse(text, name)[0]
         self.name, self.module = name, Module.parse(re.sub(r"^program ", "block ", block.text), name)
         self.block = self.module[0]
@@ -217,9 +218,10 @@ class Variant:
         block = retype(operator.module)[0]
         self.inputs = [o for o in block.operands if o.role == "in"]
         outputs = [o.name for o in operator.outputs]
-        self.plain = Sequence(operator.name, retype(derived.plain), self.inputs, outputs, operator.parameters)
+        shape = {"rows": operator.rows, "leading": self.inputs[0].name}
+        self.plain = Sequence(operator.name, retype(derived.plain), self.inputs, outputs, operator.parameters, **shape)
         self.keep = Sequence(operator.name, retype(derived.kept), self.inputs, outputs + derived.extra,
-                             operator.parameters)
+                             operator.parameters, **shape)
         self._retype = retype
 
     @functools.lru_cache(None)
@@ -252,9 +254,12 @@ class Backward:
         read.update((o.name, o) for o in variant.inputs if o.name not in read)
         arguments = [read[n] for n in saved + arriving]
         self.dtype = variant.dtype
-        self.sequence = Sequence(f"{operator.name}_backward", programs, arguments, results, operator.parameters)
+        leading = next((o.name for o in reversed(arguments) if len(o.dims) == 2 and o.dims[0] == operator.rows), None)
+        self.sequence = Sequence(f"{operator.name}_backward", programs, arguments, results, operator.parameters,
+                                 operator.rows, leading)
         self._index = {n: i for i, n in enumerate(results)}
         self._inputs = variant.inputs
+        self._places = {o.name: i for i, o in enumerate(variant.inputs)}
 
     def _source(self, o, module):
         """Which out of the backward holds the gradient of input `o`, and which of a stack's parts it is."""
@@ -288,7 +293,7 @@ class Backward:
 
     def finish(self, results, shapes):
         """Gradients in the order of the operator's arguments, None where none is asked for."""
-        made, sizes = {}, None
+        made, sizes, places = {}, None, self._places
         for o, (name, x, parts) in zip(self.wanted, self._sources):
             value = results[self._index[name]]
             if parts:
@@ -299,7 +304,7 @@ class Backward:
                 made[o.name] = value
             else:
                 sizes = sizes or self.sizes(shapes)
-                made[o.name] = self._fit(value, x.dims, o, sizes)
+                made[o.name] = self._fit(value, x.dims, o, sizes).reshape(shapes[places[o.name]])
         return (*(made.get(o.name) for o in self._inputs), *([None] * len(self.operator.parameters)))
 
     def _dims(self, name):
@@ -307,7 +312,9 @@ class Backward:
 
     def sizes(self, shapes):
         """Sizes of the axes, from the shapes of the operator's inputs."""
-        return {d: s for o, shape in zip(self._inputs, shapes) for d, s in zip(o.dims, shape) if d.isidentifier()}
+        rows = self.operator.rows
+        return {d: s for o, shape in zip(self._inputs, shapes) for d, s in zip(o.dims, shape[-len(o.dims):] if o.dims else ())
+                if d.isidentifier() and d != rows}
 
     def _fit(self, value, dims, o, sizes):
         """A gradient that comes as runs, or as one value for a whole row, in the shape of its input."""
@@ -321,8 +328,8 @@ class Backward:
                 value = value.view(-1, size).sum(0)
             return value.to(dtype)
         if len(o.dims) == 2 and "/" in o.dims[1] and dims[0] == o.dims[0]:  # of a partial: one value for a whole row
-            value = value if len(dims) == 1 else value.sum(1)
+            value = (value if len(dims) == 1 else value.sum(-1)).reshape(-1, 1)
             run = int(o.dims[1].split("/")[1])
             width = sizes[o.dims[1].split("/")[0]]
-            return value.unsqueeze(1).expand(-1, -(-width // run)).to(dtype)
+            return value.expand(-1, -(-width // run)).to(dtype)
         raise NotImplementedError(f"coda::{self.operator.name}: the gradient of `{o.name}` comes as [{', '.join(dims)}]")

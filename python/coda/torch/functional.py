@@ -40,7 +40,7 @@ def _check(name, tensors, dtype, device):
 
 
 def _prepare(name, x, tensors):
-    """x as a matrix and the other tensors, cast where autocast asks for it, and checked."""
+    """x and the other tensors, cast where autocast asks for it, and checked."""
     if not isinstance(x, torch.Tensor):
         raise TypeError(f"{name}: `x` must be a Tensor or a Normed, not {type(x).__name__}")
     if torch.is_autocast_enabled(x.device.type):
@@ -52,7 +52,7 @@ def _prepare(name, x, tensors):
     if x.dim() == 0:
         raise ValueError(f"{name}: `x` is a scalar; expected [..., features]")
     _check(name, tensors, x.dtype, x.device)
-    return (x if x.dim() == 2 else x.reshape(-1, x.shape[-1])), tensors
+    return x, tensors
 
 
 def _form(name, x, norm_weight, norm_offset, eps):
@@ -60,8 +60,7 @@ def _form(name, x, norm_weight, norm_offset, eps):
     if isinstance(x, Normed):
         if norm_weight is not None:
             raise ValueError(f"{name}: `x` is normalised already; leave out norm_weight")
-        squares = x.squares
-        return "deferred_", x.hidden, [squares if squares.dim() == 2 else squares.reshape(-1, squares.shape[-1])], [x.eps]
+        return "deferred_", x.hidden, [x.squares], [x.eps]
     if norm_weight is None:
         return "", x, [], []
     return ("norm1_" if _offset(name, norm_offset) else "norm_"), x, [norm_weight], [eps]
@@ -74,15 +73,14 @@ def _offset(name, norm_offset):
 
 
 def _call(name, x, tensors, norm_weight, norm_offset, eps, rest=(), numbers=()):
-    """Runs an operator on `x` of any rank; returns its result with x's leading dimensions."""
+    """Runs an operator on `x` of any rank."""
     prefix, x, more, scales = _form(name, x, norm_weight, norm_offset, eps)
     normed = prefix.startswith("norm")
     if normed:
         tensors = {"norm_weight": norm_weight, **tensors}
-    matrix, tensors = _prepare(name, x, tensors)
-    values = list(tensors.values()) if normed else [*more, *tensors.values()]
-    y = OPERATORS[prefix + name].op(matrix, *values, *rest, *scales, *numbers)
-    return y if x.dim() == 2 else y.view(*x.shape[:-1], y.shape[-1])
+    x, tensors = _prepare(name, x, tensors)
+    values = tensors.values() if normed else [*more, *tensors.values()]
+    return OPERATORS[prefix + name].op(x, *values, *rest, *scales, *numbers)
 
 
 # ---------------------------------------------------------------- operators
@@ -107,10 +105,9 @@ def rmsnorm_linear(x, norm_weight, weight, bias=None, *, eps=1e-6, norm_offset=0
 
 def linear_residual(x, weight, residual):
     """`x @ weight.T + residual`."""
-    matrix, tensors = _prepare("linear_residual", x, {"weight": weight, "residual": residual})
-    rows = _rows("linear_residual", x, residual, tensors["residual"])
-    y = OPERATORS["linear_residual"].op(matrix, tensors["weight"], rows)
-    return y.view(*residual.shape)
+    x, t = _prepare("linear_residual", x, {"weight": weight, "residual": residual})
+    _check_rows("linear_residual", x, residual)
+    return OPERATORS["linear_residual"].op(x, t["weight"], t["residual"])
 
 
 def linear_residual_rmsnorm(x, weight, residual, norm_weight, *, eps=1e-6, norm_offset=0):
@@ -119,19 +116,16 @@ def linear_residual_rmsnorm(x, weight, residual, norm_weight, *, eps=1e-6, norm_
     Returns (y, Normed): give the second to any operator here, which finishes it while it multiplies.
     """
     name = "linear_residual_rmsnorm"
-    matrix, t = _prepare(name, x, {"weight": weight, "residual": residual, "norm_weight": norm_weight})
-    rows = _rows(name, x, residual, t["residual"])
-    y, h, squares = OPERATORS[name + ("1" if _offset(name, norm_offset) else "")].op(
-        matrix, t["weight"], rows, t["norm_weight"])
-    shape = residual.shape
-    return y.view(shape), Normed(h.view(shape), squares.view(*shape[:-1], squares.shape[-1]), eps)
+    x, t = _prepare(name, x, {"weight": weight, "residual": residual, "norm_weight": norm_weight})
+    _check_rows(name, x, residual)
+    y, h, squares = OPERATORS[name + ("1" if _offset(name, norm_offset) else "")].op(x, *t.values())
+    return y, Normed(h, squares, eps)
 
 
-def _rows(name, x, residual, cast):
+def _check_rows(name, x, residual):
     if residual.shape[:-1] != x.shape[:-1]:
         raise ValueError(f"{name}: `residual` has shape {list(residual.shape)}; expected the leading dimensions of `x`, "
                          f"{list(x.shape[:-1])}, and the rows of `weight`")
-    return cast if cast.dim() == 2 else cast.reshape(-1, cast.shape[-1])
 
 
 def linear_swiglu(x, gate, up, *, norm_weight=None, norm_offset=0, eps=1e-6):
@@ -218,11 +212,11 @@ def attention_output_mlp(y, residual, output, norm_weight, gate, up, down, *, ac
     name = "attention_output_mlp"
     if activation not in gates:
         raise ValueError(f"{name}: activation {activation!r}; expected {' or '.join(map(repr, gates))}")
-    matrix, t = _prepare(name, y, {"residual": residual, "output": output, "norm_weight": norm_weight, "gate": gate,
-                                   "up": up, "down": down})
-    rows = _rows(name, y, residual, t.pop("residual"))
+    y, t = _prepare(name, y, {"residual": residual, "output": output, "norm_weight": norm_weight, "gate": gate,
+                              "up": up, "down": down})
+    _check_rows(name, y, residual)
     operator = OPERATORS[f"attention_output_{gates[activation]}{'1' if _offset(name, norm_offset) else ''}"]
-    return operator.op(matrix, rows, *t.values(), eps).view(residual.shape)
+    return operator.op(y, *t.values(), eps)
 
 
 def linear_cross_entropy(x, weight, target, *, ignore_index=-100, reduction="mean", label_smoothing=0.0, softcap=0.0,
@@ -249,7 +243,7 @@ def linear_cross_entropy(x, weight, target, *, ignore_index=-100, reduction="mea
     if softcap < 0 or z_loss < 0:
         raise ValueError(f"{name}: softcap and z_loss must not be negative")
     matrix, t = _prepare(name, x, {"weight": weight})
-    weight = t["weight"]
+    matrix, weight = matrix.reshape(-1, matrix.shape[-1]), t["weight"]
     if weight.dim() != 2 or weight.shape[1] != matrix.shape[1]:
         raise ValueError(f"{name}: `weight` has shape {list(weight.shape)}; expected [V, {matrix.shape[1]}]")
     rows = _targets(name, x, target, weight.shape[0], ignore_index)

@@ -1,0 +1,124 @@
+"""linear_cross_entropy: every option with every output, against torch in double."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from kit import agrees
+
+import coda.torch as C
+
+VOCABULARIES = [1, 40, 257, 1000]
+
+
+def reference(x, weight, target, reduction, smoothing, cap, z_loss):
+    z = (x @ weight.T).reshape(-1, weight.shape[0]).to(torch.promote_types(x.dtype, torch.float32))
+    z = cap * torch.tanh(z / cap) if cap else z
+    t = target.reshape(-1)
+    loss = F.cross_entropy(z, t, reduction=reduction, label_smoothing=smoothing)
+    zl = torch.where(t == -100, 0, z_loss * z.logsumexp(1).square())
+    zl = zl if reduction == "none" else zl.sum() / (1 if reduction == "sum" else (t != -100).sum())
+    return (loss.view(target.shape), zl.view(target.shape)) if reduction == "none" else (loss, zl)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("cap", [0.0, 3.0])
+@pytest.mark.parametrize("z_loss", [0.0, 1e-2])
+@pytest.mark.parametrize("chunk", [None, 6])
+def test_losses_and_gradients(device, dtype, reduction, smoothing, cap, z_loss, chunk):
+    x, w = torch.randn(2, 10, 32, device=device).to(dtype), (torch.randn(257, 32, device=device) / 4).to(dtype)
+    target = torch.randint(0, 257, (2, 10), device=device)
+    target[0, 3] = target[1, 9] = -100
+    weights = torch.rand(target.shape if reduction == "none" else (), device=device) + 0.5
+    runs = []
+    for kind in ("ours", "plain", "double"):
+        a, b = (t.double() if kind == "double" else t.clone() for t in (x, w))
+        a.requires_grad_(), b.requires_grad_()
+        if kind == "ours":
+            made = C.linear_cross_entropy(a, b, target, reduction=reduction, label_smoothing=smoothing, softcap=cap,
+                                          z_loss=z_loss, chunk_rows=chunk)
+            loss, zl = made if z_loss else (made, None)
+        else:
+            loss, zl = reference(a, b, target, reduction, smoothing, cap, z_loss)
+        total = (weights * loss).sum() + (3 * zl.sum() if z_loss else 0)
+        total.backward()
+        runs.append([loss, a.grad, b.grad] + ([zl] if z_loss else []))
+    for what, ours, plain, double in zip(("loss", "x", "weight", "z"), *runs):
+        agrees(ours, plain, double, what)
+
+
+@pytest.mark.parametrize("v", VOCABULARIES)
+def test_ragged_vocabularies_with_very_negative_logits_and_a_cap(device, v):
+    x, w = torch.randn(9, 16, device=device), torch.randn(v, 16, device=device) - 20 * torch.rand(v, 1, device=device)
+    target = torch.randint(0, v, (9,), device=device)
+    for cap in (0.0, 1.0, 30.0):
+        ours = C.linear_cross_entropy(x, w, target, softcap=cap, reduction="none")
+        expected, _ = reference(x.double(), w.double(), target, "none", 0.0, cap, 0.0)
+        torch.testing.assert_close(ours, expected.float(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_all_targets_ignored(device, recompute):
+    x, w = torch.randn(5, 16, device=device, requires_grad=True), torch.randn(40, 16, device=device, requires_grad=True)
+    target = torch.full((5,), -100, device=device)
+    loss = C.linear_cross_entropy(x, w, target, recompute=recompute)
+    assert loss.isnan()  # as torch's cross_entropy
+    total = C.linear_cross_entropy(x, w, target, reduction="sum", recompute=recompute)
+    total.backward()
+    assert total == 0 and not x.grad.any() and not w.grad.any()
+
+
+def test_an_ignore_index_inside_the_vocabulary(device):
+    x, w = torch.randn(6, 16, device=device), torch.randn(40, 16, device=device)
+    target = torch.tensor([0, 1, 2, 0, 5, 0], device=device)
+    torch.testing.assert_close(C.linear_cross_entropy(x, w, target, ignore_index=0),
+                               F.cross_entropy(x @ w.T, target, ignore_index=0), rtol=1e-5, atol=1e-5)
+
+
+def test_a_frozen_head_gets_no_gradient_and_a_frozen_input_none_either(device):
+    x, w, target = torch.randn(6, 16, device=device), torch.randn(40, 16, device=device), torch.arange(6, device=device)
+    a, b = x.clone().requires_grad_(), w.clone().requires_grad_()
+    C.linear_cross_entropy(a, b, target).backward()
+    for recompute in (False, True):
+        only_x, only_w = x.clone().requires_grad_(), w.clone().requires_grad_()
+        C.linear_cross_entropy(only_x, w, target, recompute=recompute).backward()
+        C.linear_cross_entropy(x, only_w, target, recompute=recompute).backward()
+        torch.testing.assert_close(only_x.grad, a.grad)
+        torch.testing.assert_close(only_w.grad, b.grad)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_weights_gradient_adds_up_in_main_grad(device, dtype):
+    x, w = torch.randn(20, 16, device=device).to(dtype), torch.randn(40, 16, device=device).to(dtype).requires_grad_()
+    target, main = torch.randint(0, 40, (20,), device=device), torch.ones(40, 16, device=device)
+    C.linear_cross_entropy(x, w, target, chunk_rows=6).mul(2).backward()
+    for _ in range(2):
+        C.linear_cross_entropy(x, w2 := w.detach().requires_grad_(), target, main_grad=main, chunk_rows=6).backward()
+        assert w2.grad is None
+    torch.testing.assert_close(main - 1, w.grad.float(), rtol=2e-2, atol=1e-3)
+
+
+def test_the_error_of_the_weights_gradient_does_not_grow_with_the_number_of_chunks(device):
+    x, w = torch.randn(256, 16, device=device).bfloat16(), torch.randn(64, 16, device=device).bfloat16().requires_grad_()
+    target = torch.randint(0, 64, (256,), device=device)
+    double = w.detach().double().requires_grad_()
+    F.cross_entropy(x.double() @ double.T, target).backward()
+    errors = []
+    for chunk in (256, 16, 1):
+        w.grad = None
+        C.linear_cross_entropy(x, w, target, chunk_rows=chunk).backward()
+        errors.append(((w.grad.double() - double.grad).norm() / double.grad.norm()).item())
+    assert max(errors) < 1.2 * min(errors), errors
+
+
+def test_compiled_with_fullgraph(device):
+    x, w = torch.randn(20, 16, device=device, requires_grad=True), torch.randn(40, 16, device=device, requires_grad=True)
+    target = torch.randint(0, 40, (20,), device=device)
+    for options in ({}, {"reduction": "none"}, {"z_loss": 0.1}):
+        def loss(x, w):
+            made = C.linear_cross_entropy(x, w, target, chunk_rows=6, **options)
+            return sum(t.sum() for t in made) if isinstance(made, tuple) else made.sum()
+        compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+        for a, b in zip(torch.autograd.grad(compiled(x, w), (x, w)), torch.autograd.grad(loss(x, w), (x, w))):
+            torch.testing.assert_close(a, b)

@@ -1,0 +1,233 @@
+"""Patched Hugging Face models (tiny, random weights) against the unpatched ones."""
+
+import copy
+
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers")
+
+import coda.torch as C  # noqa: E402
+
+SIZES = {"vocab_size": 301, "hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 2, "num_attention_heads": 4,
+         "num_key_value_heads": 2, "max_position_embeddings": 64, "pad_token_id": 0, "attn_implementation": "sdpa"}
+CONFIGS = {
+    "llama": lambda **k: transformers.LlamaConfig(**SIZES, **k),
+    "mistral": lambda **k: transformers.MistralConfig(**SIZES, sliding_window=8, **k),
+    "qwen2": lambda **k: transformers.Qwen2Config(**SIZES, **k),
+    "qwen3": lambda **k: transformers.Qwen3Config(**SIZES, head_dim=16, **k),
+    "gemma": lambda **k: transformers.GemmaConfig(**SIZES, head_dim=16, **k),
+}
+
+
+def pair(kind, device="cpu", dtype=torch.float32, **options):
+    """A model and a patched copy. Norm weights and biases are not left at 1 and 0, where mistakes would not show."""
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(CONFIGS[kind](**options)).to(device, dtype)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(torch.randn_like(p) * 0.05)
+    patched = copy.deepcopy(model)
+    report = C.apply(patched)
+    assert len(report.taken) == 3 and not report.left, str(report)
+    return model, patched
+
+
+def tokens(device="cpu", batch=2, length=20):
+    return torch.randint(1, 301, (batch, length), device=device)
+
+
+def relative(a, b):
+    return ((a.double() - b.double()).norm() / b.double().norm()).item()
+
+
+@pytest.fixture(params=list(CONFIGS))
+def kind(request):
+    return request.param
+
+
+def test_logits_loss_and_every_gradient(kind, device):
+    model, patched = pair(kind, device)
+    ids = tokens(device)
+    labels = ids.clone()
+    labels[0, :5] = -100
+    a, b = model.train()(input_ids=ids, labels=labels), patched.train()(input_ids=ids, labels=labels)
+    torch.testing.assert_close(a.loss, b.loss, rtol=1e-5, atol=1e-5)
+    assert b.logits is None
+    a.loss.backward(), b.loss.backward()
+    for (name, p), q in zip(model.named_parameters(), patched.parameters()):
+        assert relative(q.grad, p.grad) < 2e-5, name
+    torch.testing.assert_close(patched.eval()(ids).logits, model.eval()(ids).logits, rtol=1e-4, atol=1e-4)
+
+
+def test_errors_in_bf16_are_no_larger_than_the_unpatched_models(kind, device):
+    model, patched = pair(kind, device, torch.bfloat16)
+    double = copy.deepcopy(model).double().train()
+    ids, grads = tokens(device), []
+    for m in (double, model.train(), patched.train()):
+        m(input_ids=ids, labels=ids).loss.backward()
+        grads.append(torch.cat([p.grad.double().flatten() for p in m.parameters()]))
+    assert relative(grads[2], grads[0]) < 1.2 * relative(grads[1], grads[0])
+
+
+def test_a_padded_batch(kind, device):
+    model, patched = pair(kind, device)
+    ids, mask = tokens(device), torch.ones(2, 20, dtype=torch.long, device=device)
+    mask[0, :6] = 0
+    a, b = model.eval()(ids, attention_mask=mask).logits, patched.eval()(ids, attention_mask=mask).logits
+    torch.testing.assert_close(b[mask.bool()], a[mask.bool()], rtol=1e-4, atol=1e-4)
+
+
+def test_generation_gives_the_same_tokens(kind, device):
+    model, patched = pair(kind, device)
+    ids = tokens(device, length=6)
+    a, b = (m.eval().generate(ids, max_new_tokens=6, do_sample=False) for m in (model, patched))
+    assert torch.equal(a, b)
+
+
+def test_the_state_dict_round_trips(kind, tmp_path):
+    model, patched = pair(kind)
+    assert list(model.state_dict()) == list(patched.state_dict())
+    patched.save_pretrained(tmp_path)
+    again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="sdpa")
+    for (name, a), b in zip(model.state_dict().items(), again.state_dict().values()):
+        assert torch.equal(a, b), name
+    torch.testing.assert_close(again.eval()(tokens()).logits.shape, (2, 20, 301))
+    C.apply(again)
+    again.load_state_dict(model.state_dict())
+
+
+def test_restore_undoes_it(kind):
+    model, patched = pair(kind)
+    C.restore(patched)
+    ids = tokens()
+    assert torch.equal(patched.eval()(ids).logits, model.eval()(ids).logits)
+    assert not [m for m in patched.modules() if "forward" in m.__dict__]
+
+
+def test_a_copy_of_a_patched_model_uses_its_own_weights():
+    _, patched = pair("llama")
+    twin = copy.deepcopy(patched)
+    with torch.no_grad():
+        for p in patched.parameters():
+            p.zero_()
+    assert twin.eval()(tokens()).logits.abs().max() > 0
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_gradient_checkpointing(reentrant):
+    _, patched = pair("llama")
+    ids, grads = tokens(), []
+    for checkpointed in (False, True):
+        patched.zero_grad()
+        if checkpointed:
+            patched.gradient_checkpointing_enable({"use_reentrant": reentrant})
+        patched.train()(input_ids=ids, labels=ids).loss.backward()
+        grads.append([p.grad.clone() for p in patched.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(*grads))
+
+
+def test_compile(device):
+    model, patched = pair("qwen3", device)
+    ids = tokens(device)
+    compiled = torch.compile(patched.train(), backend="aot_eager")
+    a, b = model.train()(input_ids=ids, labels=ids).loss, compiled(input_ids=ids, labels=ids).loss
+    torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
+    a.backward(), b.backward()
+    for p, q in zip(model.parameters(), patched.parameters()):
+        assert relative(q.grad, p.grad) < 2e-5
+
+
+def test_a_decoder_layer_compiles_without_a_break():
+    _, patched = pair("llama")
+    layer, x = patched.model.layers[0], torch.randn(2, 8, 64)
+    position = patched.model.rotary_emb(x, torch.arange(8)[None])
+    compiled = torch.compile(lambda x: layer(x, position_embeddings=position), fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x), layer(x, position_embeddings=position))
+
+
+def test_hooks_on_decoder_layers_run():
+    _, patched = pair("llama")
+    seen = []
+    for layer in patched.model.layers:
+        layer.register_forward_hook(lambda module, args, output: seen.append(output.shape))
+    patched.eval()(tokens())
+    assert seen == [(2, 20, 64)] * 2
+
+
+def test_hidden_states_and_attentions_are_what_the_model_gives():
+    model, patched = pair("llama")
+    ids = tokens()
+    a, b = (m.eval()(ids, output_hidden_states=True) for m in (model, patched))
+    assert len(a.hidden_states) == len(b.hidden_states)
+    for p, q in zip(a.hidden_states, b.hidden_states):
+        torch.testing.assert_close(q, p, rtol=1e-4, atol=1e-4)
+    for m in (model, patched):
+        m.set_attn_implementation("eager")
+    a, b = (m(ids, output_attentions=True) for m in (model, patched))
+    for p, q in zip(a.attentions, b.attentions, strict=True):
+        torch.testing.assert_close(q, p, rtol=1e-4, atol=1e-4)
+
+
+class Scaled(torch.nn.Module):
+    """An adapter around a projection, as LoRA puts it."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    @property
+    def weight(self):
+        return self.inner.weight
+
+    def forward(self, x):
+        return 2 * self.inner(x)
+
+
+def test_an_adapter_or_a_hook_put_in_later_is_respected():
+    model, patched = pair("llama")
+    ids = tokens()
+    for m in (model, patched):
+        m.eval().model.layers[0].self_attn.q_proj = Scaled(m.model.layers[0].self_attn.q_proj)
+        m.model.layers[1].mlp.down_proj.register_forward_hook(lambda module, args, output: output * 3)
+    torch.testing.assert_close(patched(ids).logits, model(ids).logits, rtol=1e-4, atol=1e-4)
+
+
+def test_what_does_not_fit_is_left_and_the_report_says_why():
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(**{**SIZES, "hidden_size": 96})  # heads of 24
+    model = transformers.LlamaForCausalLM(config)
+    report = C.apply(model)
+    assert [name for name, _ in report.left] == ["model.layers.0", "model.layers.1"]
+    assert "head_dim 24" in report.left[0][1] and "head_dim 24" in str(report)
+    config = transformers.LlamaConfig(**SIZES, hidden_act="relu", mlp_bias=False)
+    assert "relu" in C.apply(transformers.LlamaForCausalLM(config)).left[0][1]
+    other = transformers.GPT2LMHeadModel(transformers.GPT2Config(n_layer=1, n_embd=32, n_head=2, vocab_size=50))
+    with pytest.raises(ValueError, match="GPT2LMHeadModel has no decoder layer that coda knows"):
+        C.apply(other)
+
+
+def test_the_loss_takes_the_number_of_items_and_shifted_labels():
+    model, patched = pair("llama")
+    ids = tokens()
+    for options in ({"num_items_in_batch": 11}, {"num_items_in_batch": torch.tensor(11)}, {"shift_labels": ids}):
+        a, b = (m.train()(input_ids=ids, labels=ids, **options).loss for m in (model, patched))
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
+    patched.loss_function = lambda **kwargs: torch.tensor(7.0)
+    assert patched(input_ids=ids, labels=ids).loss == 7
+
+
+def test_a_few_steps_of_training_give_the_same_losses(device):
+    model, patched = pair("llama", device)
+    ids, losses = tokens(device), []
+    for m in (model, patched):
+        optimizer, curve = torch.optim.AdamW(m.train().parameters(), lr=1e-3), []
+        for _ in range(5):
+            loss = m(input_ids=ids, labels=ids).loss
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            curve.append(loss.item())
+        losses.append(curve)
+    torch.testing.assert_close(losses[0], losses[1], rtol=1e-4, atol=1e-4)
+    assert losses[0][-1] < losses[0][0]

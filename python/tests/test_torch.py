@@ -1,0 +1,212 @@
+"""The operators inside torch's machinery: opcheck, compile, autocast, checkpointing, gradients only where asked."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from kit import compare
+from torch.utils.checkpoint import checkpoint
+
+import coda.torch as C
+from coda.torch._blocks import OPERATORS
+
+SIZES = {"M": 6, "K": 32, "N": 48, "Q": 32, "E": 16, "D": 16, "P": 9, "A": 24, "F": 40}
+
+
+def arguments(name, requires_grad=True):
+    """Operands of an operator at small sizes; the axis D is a head in some blocks and the model's width in others."""
+    operator, made = OPERATORS[name], []
+    sizes = dict(SIZES, N=64 if "rope" in name else 48)
+    for o in operator.inputs:
+        shape = [-(-sizes[d.split("/")[0]] // int(d.split("/")[1])) if "/" in d else sizes[d] for d in o.dims]
+        if o.dtype == "i32":
+            made.append(torch.arange(shape[0], dtype=torch.int32))
+        else:
+            t = torch.rand(shape) if o.name in ("squares", "table") else torch.randn(shape)
+            made.append(t.requires_grad_(requires_grad and o.name != "table"))
+    return (*made, *operator.block.parameters.values())
+
+
+@pytest.mark.parametrize("name", list(OPERATORS))
+def test_opcheck(name):
+    torch.manual_seed(0)
+    torch.library.opcheck(getattr(torch.ops.coda, name).default, arguments(name))
+
+
+def test_opcheck_of_cross_entropy():
+    x, w, t = torch.randn(5, 16, requires_grad=True), torch.randn(40, 16, requires_grad=True), torch.randint(0, 40, (5,))
+    for reduction, recompute in ((1, False), (2, True), (0, True)):
+        torch.library.opcheck(torch.ops.coda.linear_cross_entropy.default,
+                              (x, w, t.int(), None, reduction, -100, 0.1, 0.0, 0.0, 2, recompute))
+
+
+class Small(torch.nn.Module):
+    """Every kind of operator, one after the other."""
+
+    def __init__(self, device="cpu", dtype=torch.float32):
+        super().__init__()
+        made = {"device": device, "dtype": dtype}
+        self.block = C.TransformerBlock(32, 4, 72, 2, qk_norm=True, **made)
+        self.norm = torch.nn.Parameter(torch.ones(32, **made))
+        self.gate = torch.nn.Linear(32, 40, **made)
+        self.up = torch.nn.Linear(32, 40, **made)
+        self.down = torch.nn.Linear(40, 32, **made)
+        self.head = torch.nn.Linear(32, 50, bias=False, **made)
+        self.register_buffer("table", C.rope_table(16, 8, device=device))
+
+    def forward(self, x, target):
+        x = self.block(x, self.table)
+        y = C.linear_geglu(x, self.gate.weight, self.up.weight, norm_weight=self.norm)
+        x, h = C.linear_residual_rmsnorm(y, self.down.weight, x, self.norm)
+        x = x + C.linear(C.linear_swiglu(h, self.gate.weight, self.up.weight), self.down.weight, self.down.bias)
+        return C.linear_cross_entropy(x, self.head.weight, target)
+
+
+def small(device):
+    torch.manual_seed(0)
+    return Small(device), torch.randn(2, 7, 32, device=device), torch.randint(0, 50, (2, 7), device=device)
+
+
+def gradients(model, loss):
+    model.zero_grad()
+    loss.backward()
+    return [p.grad.clone() for p in model.parameters() if p.grad is not None]
+
+
+def test_compile_with_fullgraph_gives_the_same(device):
+    model, x, target = small(device)
+    loss = model(x, target)
+    expected = gradients(model, loss)
+    compiled = torch.compile(model, fullgraph=True, backend="inductor" if device.type == "cuda" else "aot_eager")
+    again = compiled(x, target)
+    torch.testing.assert_close(again, loss)
+    for a, b in zip(gradients(model, again), expected):
+        torch.testing.assert_close(a, b)
+
+
+def test_compile_with_dynamic_shapes_does_not_recompile(device):
+    gate, up = torch.randn(40, 32, device=device), torch.randn(40, 32, device=device)
+    counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(lambda x: C.linear_swiglu(x, gate, up), fullgraph=True, dynamic=True, backend=counter)
+    for rows in (5, 9, 200):
+        x = torch.randn(rows, 32, device=device)
+        torch.testing.assert_close(compiled(x), C.linear_swiglu(x, gate, up))
+    assert counter.frame_count == 1
+
+
+def test_autocast_computes_in_its_type_and_gives_gradients_in_the_parameters(device):
+    model, x, target = small(device)
+    with torch.autocast(device.type, torch.bfloat16):
+        y = C.linear_swiglu(x, model.gate.weight, model.up.weight, norm_weight=model.norm)
+        loss = model(x, target)
+    assert y.dtype is torch.bfloat16 and loss.dtype is torch.float32
+    for g in gradients(model, loss):
+        assert g.dtype is torch.float32
+    torch.testing.assert_close(loss, model(x, target), rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_activation_checkpointing_gives_the_same_bits(device, reentrant):
+    model, x, target = small(device)
+    x.requires_grad_()
+    expected = gradients(model, model(x, target))
+    again = gradients(model, checkpoint(model, x, target, use_reentrant=reentrant))
+    assert all(torch.equal(a, b) for a, b in zip(again, expected))
+
+
+def test_gradients_that_nothing_asks_for_are_not_computed(device):
+    x, gate, up = (torch.randn(*s, device=device) for s in ((9, 32), (40, 32), (40, 32)))
+    runs = []
+    for mask in range(1, 8):
+        inputs = [t.clone().requires_grad_(bool(mask >> i & 1)) for i, t in enumerate((x, gate, up))]
+        C.linear_swiglu(*inputs).square().sum().backward()
+        runs.append([t.grad for t in inputs])
+        assert [t.grad is not None for t in inputs] == [bool(mask >> i & 1) for i in range(3)]
+    for run in runs:
+        for a, b in zip(run, runs[-1]):
+            assert a is None or torch.equal(a, b)
+
+
+def test_the_backward_of_frozen_weights_runs_fewer_programs():
+    variant = OPERATORS["linear_swiglu"].variant("f32")
+    assert len(variant.backward(0b001).sequence.programs) < len(variant.backward(0b111).sequence.programs)
+
+
+@pytest.mark.parametrize("mask", [0b00000001, 0b00000100, 0b00010000])
+def test_query_key_value_with_one_trained_weight(device, mask):
+    table = C.rope_table(8, 16, device=device)
+    tensors = [torch.randn(*s, device=device) for s in ((8, 32), (32,), (64, 32), (32, 32), (32, 32))]
+    tensors = [t.requires_grad_(bool(mask >> i & 1)) for i, t in enumerate(tensors)]
+    x, g, q, k, v = tensors
+    sum(t.square().sum() for t in C.linear_rope(x, q, k, v, table, norm_weight=g)).backward()
+    assert [t.grad is not None for t in tensors] == [bool(mask >> i & 1) for i in range(5)]
+
+
+def test_a_second_derivative_is_refused(device):
+    x = torch.randn(4, 8, device=device, requires_grad=True)
+    w = torch.randn(8, 8, device=device, requires_grad=True)
+    (g,) = torch.autograd.grad(C.linear(x, w).square().sum(), x, create_graph=True)
+    with pytest.raises(NotImplementedError, match="second derivative"):
+        g.sum().backward()
+
+
+def test_no_grad_keeps_nothing(device):
+    x, gate, up = (torch.randn(*s, device=device, requires_grad=True) for s in ((9, 32), (40, 32), (40, 32)))
+    with torch.no_grad():
+        assert not C.linear_swiglu(x, gate, up).requires_grad
+    with torch.inference_mode():
+        C.linear_swiglu(x, gate, up)
+
+
+# ---------------------------------------------------------------- programs of one's own
+
+GATED = """
+program scaled_gate {
+    in  x : bf16[M, K]
+    in  w : bf16[N, K]
+    in  b : bf16[N]
+    in  s : f32[M]
+    param slope = 2
+    z = x @ w.T + b
+    out y : bf16[M, N] = z * sigmoid(slope * z) * s
+}"""
+
+
+def test_a_program_of_ones_own(device):
+    f = C.program(GATED)
+    assert f is C.program(GATED) and f.inputs == ("x", "w", "b", "s") and f.parameters == {"slope": 2.0}
+    for dtype in (torch.float32, torch.bfloat16):
+        tensors = [torch.randn(9, 32, device=device).to(dtype), (torch.randn(40, 32, device=device) / 6).to(dtype),
+                   torch.randn(40, device=device).to(dtype), torch.rand(9, device=device)]
+
+        def theirs(x, w, b, s):
+            z = F.linear(x, w, b)
+            return (z * torch.sigmoid(1.5 * z) * s[:, None]).to(x.dtype)
+        compare(lambda *t: f(*t, slope=1.5), theirs, tensors)
+    torch.library.opcheck(f._operator.op, (*(t.requires_grad_() for t in map(torch.clone, tensors)), 2.0)) \
+        if device.type == "cpu" else None
+
+
+def test_a_block_with_a_whole_row_in_it(device):
+    f = C.program("""block mlp {
+        in  x : bf16[M, D]
+        in  g : bf16[D]
+        in  up : bf16[F, D]
+        in  down : bf16[D, F]
+        u = relu(rmsnorm(x, g, 1e-5) @ up.T)
+        out y : bf16[M, D] = (u * u) @ down.T + x
+    }""")
+    tensors = [torch.randn(9, 32, device=device), torch.rand(32, device=device), torch.randn(72, 32, device=device) / 6,
+               torch.randn(32, 72, device=device) / 9]
+
+    def theirs(x, g, up, down):
+        h = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-5) * g
+        return F.linear(F.linear(h, up).relu().square(), down) + x
+    compare(f, theirs, tensors)
+
+
+def test_a_program_compiles_inside_a_graph(device):
+    f = C.program(GATED)
+    x, w, b, s = (torch.randn(9, 32, device=device), torch.randn(40, 32, device=device), torch.randn(40, device=device),
+                  torch.rand(9, device=device))
+    compiled = torch.compile(lambda x: f(x, w, b, s), fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(x), f(x, w, b, s))
