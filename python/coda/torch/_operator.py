@@ -13,6 +13,20 @@ from ._launch import CODA_DTYPE, TORCH_DTYPE, Sequence, derived_axes, device_key
 LIBRARY = torch.library.Library("coda", "DEF")
 COMPUTE_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 _lock = threading.RLock()
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_modes = torch._C._len_torch_dispatch_stack
+_transforms = torch._C._functorch.peek_interpreter_stack
+
+
+def _direct(tensors):
+    """Nobody looks on: no tracing, no mode, no transform, no subclass. Then the dispatcher has nothing to do for us, and a
+    call without it costs half."""
+    if torch.compiler.is_compiling() or _modes() or _transforms() is not None:
+        return False
+    for t in tensors:
+        if type(t) not in _PLAIN:
+            return False
+    return tensors[0].is_cuda or tensors[0].is_cpu
 
 
 class Operator:
@@ -24,7 +38,7 @@ class Operator:
     """
 
     def __init__(self, name: str, text: str, rows: str | None = None):
-        self.rows = rows
+        self.rows, self._variants = rows, {}
         block = Module.parse(text, name)[0]
         self.name, self.module = name, Module.parse(re.sub(r"^program ", "block ", block.text), name)
         self.block = self.module[0]
@@ -41,9 +55,15 @@ class Operator:
         with _lock:
             return Derived(self)
 
-    @functools.lru_cache(None)
     def variant(self, dtype: str) -> "Variant":
-        return Variant(self, dtype)
+        return self.variant_of(TORCH_DTYPE[dtype])
+
+    def variant_of(self, dtype: torch.dtype) -> "Variant":
+        made = self._variants.get(dtype)
+        if made is None:
+            with _lock:
+                made = self._variants.setdefault(dtype, Variant(self, CODA_DTYPE[dtype]))
+        return made
 
     # ---------------------------------------------------------------- torch.library
 
@@ -62,22 +82,19 @@ class Operator:
         self.backward_op = getattr(space, f"{self.name}_backward").default
         first = self._first_typed()
 
-        def variant_of(arguments):
-            return self.variant(CODA_DTYPE[arguments[first].dtype])
-
         def plain(*arguments):
-            results = variant_of(arguments).plain.run(device_key(arguments[0]), *arguments)
+            results = self.variant_of(arguments[first].dtype).plain.run(device_key(arguments[0]), *arguments)
             return results[0] if count == 1 else results
 
         def fake_plain(*arguments):
-            results = variant_of(arguments).plain.fake(None, *arguments)
+            results = self.variant_of(arguments[first].dtype).plain.fake(None, *arguments)
             return results[0] if count == 1 else results
 
         def keep(*arguments):
-            return list(variant_of(arguments).keep.run(device_key(arguments[0]), *arguments))
+            return list(self.variant_of(arguments[first].dtype).keep.run(device_key(arguments[0]), *arguments))
 
         def fake_keep(*arguments):
-            return list(variant_of(arguments).keep.fake(None, *arguments))
+            return list(self.variant_of(arguments[first].dtype).keep.fake(None, *arguments))
 
         def backward(tensors, parameters, dtype, wanted):
             sequence = self.variant(dtype).backward(wanted).sequence
@@ -121,22 +138,33 @@ class Operator:
         class Function(torch.autograd.Function):
             @staticmethod
             def forward(ctx, *arguments):
-                variant = operator.variant(CODA_DTYPE[arguments[first].dtype])
-                wanted = sum(1 << i for i in range(inputs) if ctx.needs_input_grad[i])
+                variant = operator.variant_of(arguments[first].dtype)
+                wanted, bit = 0, 1
+                for need in ctx.needs_input_grad[:inputs]:
+                    if need:
+                        wanted |= bit
+                    bit <<= 1
                 derived = variant.backward(wanted)
-                with below():
-                    results = operator.keep_op(*arguments)
-                tensors = (*arguments[:inputs], *results)
+                tensors = arguments[:inputs]
+                if _direct(tensors):
+                    results = variant.keep.run(device_key(tensors[0]), *arguments)
+                else:
+                    with below():
+                        results = operator.keep_op(*arguments)
+                tensors = (*tensors, *results)
                 ctx.save_for_backward(*[tensors[i] for i in derived.saved_places])
-                ctx.shapes = [t.shape for t in arguments[:inputs]]
-                ctx.derived, ctx.parameters, ctx.wanted = derived, list(arguments[inputs:]), wanted
+                ctx.shapes = [tensors[i].shape for i in range(inputs)] if derived.shaped else ()
+                ctx.derived, ctx.parameters = derived, arguments[inputs:]
                 return results[0] if count == 1 else tuple(results[:count])
 
             @staticmethod
             def backward(ctx, *gradients):
                 derived = ctx.derived
-                tensors = list(ctx.saved_tensors) + [gradients[i] for i in derived.arriving]
-                results = operator.backward_op(tensors, ctx.parameters, derived.dtype, ctx.wanted)
+                tensors = ctx.saved_tensors + tuple(gradients[i] for i in derived.arriving)
+                if not grad_enabled() and _direct(tensors):
+                    results = derived.sequence.run(device_key(tensors[0]), *tensors, *ctx.parameters)
+                else:
+                    results = operator.backward_op(tensors, ctx.parameters, derived.dtype, derived.bits)
                 return derived.finish(results, ctx.shapes)
 
         Function.__name__ = Function.__qualname__ = f"coda_{self.name}"
@@ -149,6 +177,20 @@ class Operator:
                 return Function.apply(*arguments)
             with below():
                 return op(*arguments)
+
+        apply = super(torch.autograd.Function, Function).apply  # without the wrapper that serves functorch
+
+        def call(*arguments):
+            tensors = arguments[:inputs]
+            if not _direct(tensors):
+                return op(*arguments)
+            if grad_enabled() and any_requires_grad(*tensors) and not operator.derived.why_not:
+                return apply(*arguments)
+            if grad_enabled() and any_requires_grad(*tensors):
+                return op(*arguments)
+            results = operator.variant_of(arguments[first].dtype).plain.run(device_key(tensors[0]), *arguments)
+            return results[0] if count == 1 else results
+        self.call = call
         return autograd
 
 
@@ -222,11 +264,15 @@ class Variant:
         self.plain = Sequence(operator.name, retype(derived.plain), self.inputs, outputs, operator.parameters, **shape)
         self.keep = Sequence(operator.name, retype(derived.kept), self.inputs, outputs + derived.extra,
                              operator.parameters, **shape)
-        self._retype = retype
+        self._retype, self._backwards = retype, {}
 
-    @functools.lru_cache(None)
     def backward(self, wanted: int) -> "Backward":
-        return Backward(self, wanted, self._retype(self.operator.derived.backward))
+        made = self._backwards.get(wanted)
+        if made is None:
+            with _lock:
+                made = Backward(self, wanted, self._retype(self.operator.derived.backward))
+                made = self._backwards.setdefault(wanted, made)
+        return made
 
 
 class Backward:
@@ -253,12 +299,13 @@ class Backward:
         self.saved_places = [places.index(n) for n in saved]
         read.update((o.name, o) for o in variant.inputs if o.name not in read)
         arguments = [read[n] for n in saved + arriving]
-        self.dtype = variant.dtype
+        self.dtype, self.bits = variant.dtype, wanted
         leading = next((o.name for o in reversed(arguments) if len(o.dims) == 2 and o.dims[0] == operator.rows), None)
         self.sequence = Sequence(f"{operator.name}_backward", programs, arguments, results, operator.parameters,
                                  operator.rows, leading)
         self._index = {n: i for i, n in enumerate(results)}
         self._inputs = variant.inputs
+        self.shaped = any(parts or x.dims != o.dims for o, (_, x, parts) in zip(self.wanted, self._sources))
         self._places = {o.name: i for i, o in enumerate(variant.inputs)}
 
     def _source(self, o, module):

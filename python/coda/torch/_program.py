@@ -38,7 +38,7 @@ class ProgramFunction:
             raise TypeError(f"{self.name}() takes {len(self.inputs)} tensors ({', '.join(self.inputs)}), but {len(tensors)} "
                             "were given")
         self._operator.check(tensors)
-        return self._operator.op(*tensors, *numbers)
+        return self._operator.call(*tensors, *numbers)
 
     @property
     def backward_text(self) -> str:

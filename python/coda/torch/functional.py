@@ -28,42 +28,44 @@ class Normed(NamedTuple):
 
 # ---------------------------------------------------------------- arguments
 
-def _check(name, tensors, dtype, device):
-    for what, t in tensors.items():
-        if not isinstance(t, torch.Tensor):
-            raise TypeError(f"{name}: `{what}` must be a Tensor, not {type(t).__name__}")
-        if t.device != device:
-            raise RuntimeError(f"{name}: expected all tensors to be on the same device, but `x` is on {device} and "
-                               f"`{what}` is on {t.device}")
-        if t.dtype is not dtype:
-            raise TypeError(f"{name}: `x` is {dtype} and `{what}` is {t.dtype}; convert one of them, or use torch.autocast")
+def _fits(x, tensors):
+    """Nothing to cast and nothing to refuse: the common case, decided fast."""
+    try:
+        dtype, place = x.dtype, x.get_device()
+        if dtype not in COMPUTE_DTYPES or torch.is_autocast_enabled("cuda" if place >= 0 else "cpu") or not x.dim():
+            return False
+        for t in tensors:
+            if t.dtype is not dtype or t.get_device() != place or t.is_meta:
+                return False
+        return True
+    except AttributeError:
+        return False
 
 
-def _prepare(name, x, tensors):
-    """x and the other tensors, cast where autocast asks for it, and checked."""
+def _prepare(name, x, names, tensors):
+    """x and the other tensors, cast where autocast asks for it; raises where types or devices do not fit."""
+    if _fits(x, tensors):
+        return x, tensors
     if not isinstance(x, torch.Tensor):
         raise TypeError(f"{name}: `x` must be a Tensor or a Normed, not {type(x).__name__}")
     if torch.is_autocast_enabled(x.device.type):
         to = torch.get_autocast_dtype(x.device.type)
         cast = lambda t: t.to(to) if isinstance(t, torch.Tensor) and t.dtype in COMPUTE_DTYPES else t  # noqa: E731
-        x, tensors = cast(x), {what: cast(t) for what, t in tensors.items()}
+        x, tensors = cast(x), [cast(t) for t in tensors]
     if x.dtype not in COMPUTE_DTYPES:
         raise TypeError(f"{name}: `x` is {x.dtype}; coda computes in bfloat16, float16 and float32")
     if x.dim() == 0:
         raise ValueError(f"{name}: `x` is a scalar; expected [..., features]")
-    _check(name, tensors, x.dtype, x.device)
+    for what, t in zip(names, tensors):
+        if not isinstance(t, torch.Tensor):
+            raise TypeError(f"{name}: `{what}` must be a Tensor, not {type(t).__name__}")
+        if t.device != x.device:
+            raise RuntimeError(f"{name}: expected all tensors to be on the same device, but `x` is on {x.device} and "
+                               f"`{what}` is on {t.device}")
+        if t.dtype is not x.dtype:
+            raise TypeError(f"{name}: `x` is {x.dtype} and `{what}` is {t.dtype}; convert one of them, or use "
+                            "torch.autocast")
     return x, tensors
-
-
-def _form(name, x, norm_weight, norm_offset, eps):
-    """Which operator takes such an `x`, and what it takes besides: (prefix, x, more tensors, more numbers)."""
-    if isinstance(x, Normed):
-        if norm_weight is not None:
-            raise ValueError(f"{name}: `x` is normalised already; leave out norm_weight")
-        return "deferred_", x.hidden, [x.squares], [x.eps]
-    if norm_weight is None:
-        return "", x, [], []
-    return ("norm1_" if _offset(name, norm_offset) else "norm_"), x, [norm_weight], [eps]
 
 
 def _offset(name, norm_offset):
@@ -72,15 +74,19 @@ def _offset(name, norm_offset):
     return norm_offset == 1
 
 
-def _call(name, x, tensors, norm_weight, norm_offset, eps, rest=(), numbers=()):
-    """Runs an operator on `x` of any rank."""
-    prefix, x, more, scales = _form(name, x, norm_weight, norm_offset, eps)
-    normed = prefix.startswith("norm")
-    if normed:
-        tensors = {"norm_weight": norm_weight, **tensors}
-    x, tensors = _prepare(name, x, tensors)
-    values = tensors.values() if normed else [*more, *tensors.values()]
-    return OPERATORS[prefix + name].op(x, *values, *rest, *scales, *numbers)
+def _call(name, x, names, tensors, norm_weight, norm_offset, eps, rest=(), numbers=()):
+    """Runs an operator in the form that such an `x` needs: as it is, to be normalised, or a Normed."""
+    if isinstance(x, Normed):
+        if norm_weight is not None:
+            raise ValueError(f"{name}: `x` is normalised already; leave out norm_weight")
+        hidden, tensors = _prepare(name, x.hidden, names, tensors)
+        return OPERATORS["deferred_" + name].call(hidden, x.squares, *tensors, *rest, x.eps, *numbers)
+    if norm_weight is None:
+        x, tensors = _prepare(name, x, names, tensors)
+        return OPERATORS[name].call(x, *tensors, *rest, *numbers)
+    prefix = "norm1_" if _offset(name, norm_offset) else "norm_"
+    x, tensors = _prepare(name, x, ("norm_weight", *names), (norm_weight, *tensors))
+    return OPERATORS[prefix + name].call(x, *tensors, *rest, eps, *numbers)
 
 
 # ---------------------------------------------------------------- operators
@@ -92,8 +98,8 @@ def linear(x, weight, bias=None, *, norm_weight=None, norm_offset=0, eps=1e-6):
     weight    [N, K], as nn.Linear stores it;  bias  [N] or None
     """
     if bias is None:
-        return _call("linear", x, {"weight": weight}, norm_weight, norm_offset, eps)
-    return _call("linear_bias", x, {"weight": weight, "bias": bias}, norm_weight, norm_offset, eps)
+        return _call("linear", x, ("weight",), (weight,), norm_weight, norm_offset, eps)
+    return _call("linear_bias", x, ("weight", "bias"), (weight, bias), norm_weight, norm_offset, eps)
 
 
 def rmsnorm_linear(x, norm_weight, weight, bias=None, *, eps=1e-6, norm_offset=0):
@@ -105,9 +111,9 @@ def rmsnorm_linear(x, norm_weight, weight, bias=None, *, eps=1e-6, norm_offset=0
 
 def linear_residual(x, weight, residual):
     """`x @ weight.T + residual`."""
-    x, t = _prepare("linear_residual", x, {"weight": weight, "residual": residual})
+    x, tensors = _prepare("linear_residual", x, ("weight", "residual"), (weight, residual))
     _check_rows("linear_residual", x, residual)
-    return OPERATORS["linear_residual"].op(x, t["weight"], t["residual"])
+    return OPERATORS["linear_residual"].call(x, *tensors)
 
 
 def linear_residual_rmsnorm(x, weight, residual, norm_weight, *, eps=1e-6, norm_offset=0):
@@ -116,9 +122,9 @@ def linear_residual_rmsnorm(x, weight, residual, norm_weight, *, eps=1e-6, norm_
     Returns (y, Normed): give the second to any operator here, which finishes it while it multiplies.
     """
     name = "linear_residual_rmsnorm"
-    x, t = _prepare(name, x, {"weight": weight, "residual": residual, "norm_weight": norm_weight})
+    x, tensors = _prepare(name, x, ("weight", "residual", "norm_weight"), (weight, residual, norm_weight))
     _check_rows(name, x, residual)
-    y, h, squares = OPERATORS[name + ("1" if _offset(name, norm_offset) else "")].op(x, *t.values())
+    y, h, squares = OPERATORS[name + ("1" if _offset(name, norm_offset) else "")].call(x, *tensors)
     return y, Normed(h, squares, eps)
 
 
@@ -130,12 +136,12 @@ def _check_rows(name, x, residual):
 
 def linear_swiglu(x, gate, up, *, norm_weight=None, norm_offset=0, eps=1e-6):
     """`silu(x @ gate.T) * (x @ up.T)`, of the normalised x where a norm_weight is given. gate, up: [N, K]."""
-    return _call("linear_swiglu", x, {"gate": gate, "up": up}, norm_weight, norm_offset, eps)
+    return _call("linear_swiglu", x, ("gate", "up"), (gate, up), norm_weight, norm_offset, eps)
 
 
 def linear_geglu(x, gate, up, *, norm_weight=None, norm_offset=0, eps=1e-6):
     """`gelu(x @ gate.T) * (x @ up.T)` with the tanh form of gelu (Gemma). gate, up: [N, K]."""
-    return _call("linear_geglu", x, {"gate": gate, "up": up}, norm_weight, norm_offset, eps)
+    return _call("linear_geglu", x, ("gate", "up"), (gate, up), norm_weight, norm_offset, eps)
 
 
 def rope_table(positions: int, head_dim: int, theta: float = 10000.0, *, device=None) -> torch.Tensor:
@@ -175,11 +181,12 @@ def _qkv(name, x, query, key, value, table, positions, bias, norms, numbers, nor
     for what, w in (("query", query), ("key", key)):
         if isinstance(w, torch.Tensor) and head and w.shape[0] % head:
             raise ValueError(f"{name}: `{what}` has {w.shape[0]} rows, which are no multiple of the table's head_dim {head}")
-    tensors = {"query": query, "key": key, "value": value}
+    names, tensors = ("query", "key", "value"), (query, key, value)
     if bias is not None:
-        tensors["bias"] = bias
-    tensors.update(norms)
-    y = _call(name + ("_bias" if bias is not None else ""), x, tensors, norm_weight, norm_offset, eps, rest, numbers)
+        name, names, tensors = name + "_bias", (*names, "bias"), (*tensors, bias)
+    if norms:
+        names, tensors = (*names, "query_norm", "key_norm"), (*tensors, *norms)
+    y = _call(name, x, names, tensors, norm_weight, norm_offset, eps, rest, numbers)
     return y.split([query.shape[0], key.shape[0], value.shape[0]], -1)
 
 
@@ -192,13 +199,13 @@ def linear_rope(x, query, key, value, table, positions=None, *, bias=None, norm_
 
     Returns q, k, v: views of one tensor, each [..., heads * D].
     """
-    return _qkv("linear_rope", x, query, key, value, table, positions, bias, {}, (), norm_weight, norm_offset, eps)
+    return _qkv("linear_rope", x, query, key, value, table, positions, bias, (), (), norm_weight, norm_offset, eps)
 
 
 def linear_qknorm_rope(x, query, key, value, query_norm, key_norm, table, positions=None, *, bias=None, head_eps=1e-6,
                        norm_weight=None, norm_offset=0, eps=1e-6):
     """`linear_rope` with an RMSNorm of every query and key head before the rotation (Qwen3). query_norm, key_norm: [D]."""
-    norms = {"query_norm": query_norm, "key_norm": key_norm}
+    norms = (query_norm, key_norm)
     return _qkv("linear_qknorm_rope", x, query, key, value, table, positions, bias, norms, (head_eps,), norm_weight,
                 norm_offset, eps)
 
@@ -212,11 +219,11 @@ def attention_output_mlp(y, residual, output, norm_weight, gate, up, down, *, ac
     name = "attention_output_mlp"
     if activation not in gates:
         raise ValueError(f"{name}: activation {activation!r}; expected {' or '.join(map(repr, gates))}")
-    y, t = _prepare(name, y, {"residual": residual, "output": output, "norm_weight": norm_weight, "gate": gate,
-                              "up": up, "down": down})
+    y, tensors = _prepare(name, y, ("residual", "output", "norm_weight", "gate", "up", "down"),
+                          (residual, output, norm_weight, gate, up, down))
     _check_rows(name, y, residual)
     operator = OPERATORS[f"attention_output_{gates[activation]}{'1' if _offset(name, norm_offset) else ''}"]
-    return operator.op(y, *t.values(), eps)
+    return operator.call(y, *tensors, eps)
 
 
 def linear_cross_entropy(x, weight, target, *, ignore_index=-100, reduction="mean", label_smoothing=0.0, softcap=0.0,
@@ -242,8 +249,8 @@ def linear_cross_entropy(x, weight, target, *, ignore_index=-100, reduction="mea
         raise ValueError(f"{name}: label_smoothing must be between 0.0 and 1.0. Got: {label_smoothing}")
     if softcap < 0 or z_loss < 0:
         raise ValueError(f"{name}: softcap and z_loss must not be negative")
-    matrix, t = _prepare(name, x, {"weight": weight})
-    matrix, weight = matrix.reshape(-1, matrix.shape[-1]), t["weight"]
+    matrix, (weight,) = _prepare(name, x, ("weight",), (weight,))
+    matrix = matrix.reshape(-1, matrix.shape[-1])
     if weight.dim() != 2 or weight.shape[1] != matrix.shape[1]:
         raise ValueError(f"{name}: `weight` has shape {list(weight.shape)}; expected [V, {matrix.shape[1]}]")
     rows = _targets(name, x, target, weight.shape[0], ignore_index)
