@@ -46,7 +46,7 @@ class CostStruct(ctypes.Structure):
 
 
 class RewriteOptionsStruct(ctypes.Structure):
-    _fields_ = [("backward", c_int), ("allow_passes", c_int)]
+    _fields_ = [("backward", c_int), ("allow_passes", c_int), ("without", c_int), ("dims", ctypes.POINTER(DimsStruct))]
 
 
 class OptionsStruct(ctypes.Structure):

@@ -150,7 +150,7 @@ class Program:
 
     def rewrite(self, backward=False, allow_passes=False) -> tuple:
         """A block as programs in the order to run, and a text that says which rule did what."""
-        options, report = RewriteOptionsStruct(backward, allow_passes), c_void_p()
+        options, report = RewriteOptionsStruct(backward, allow_passes, 0, None), c_void_p()
         module = Module(_make("coda_rewrite", self.handle, ctypes.byref(options), error_after=(ctypes.byref(report),)))
         text = ctypes.string_at(report.value).decode() if report.value else ""
         load().coda_free(report)

@@ -139,3 +139,30 @@ def test_it_imports_without_torch_and_numpy():
 def test_a_missing_library_is_an_import_error_that_says_where_it_was_sought():
     done = run("import coda", CODA_LIBRARY="/no/such/libcoda.so")
     assert "ImportError" in done.stderr and "/no/such/libcoda.so" in done.stderr and "pip install ." in done.stderr
+
+
+HEADER = os.path.join(os.path.dirname(__file__), "..", "..", "include", "coda.h")
+
+
+@pytest.mark.skipif(not os.path.exists(HEADER), reason="needs the source tree")
+def test_structures_and_functions_are_those_of_the_header():
+    """A field or an argument too few would read memory that is not there."""
+    import re
+    from coda import _library as L
+    text = re.sub(r"/\*.*?\*/", "", open(HEADER).read(), flags=re.S)
+    structures = {"coda_error": L.ErrorStruct, "coda_operand": L.OperandStruct, "coda_axis": L.AxisStruct,
+                  "coda_dims": L.DimsStruct, "coda_tensor": L.TensorStruct, "coda_cost": L.CostStruct,
+                  "coda_rewrite_options": L.RewriteOptionsStruct, "coda_options": L.OptionsStruct}
+    for name, structure in structures.items():
+        body = re.search(rf"typedef struct {name} \{{(.*?)\}} {name};", text, re.S).group(1)
+        body = re.sub(r"struct \{.*?\} ", "int ", body, flags=re.S)
+        fields = [re.findall(r"(\w+)\s*(?:\[[^\]]*\]\s*)*$", part.strip())[0] for line in body.split(";") if line.strip()
+                  for part in line.split(",")]
+        assert fields == [field for field, _ in structure._fields_], name
+    for name, (_, arguments) in L._FUNCTIONS.items():
+        declared = re.search(rf"\b{name}\((.*?)\);", text, re.S).group(1)
+        count = 0 if declared.strip() == "void" else declared.count(",") + 1
+        assert len(arguments) == count, name
+    enumerated = re.search(r"typedef enum coda_dtype \{(.*?)\} coda_dtype;", text, re.S).group(1)
+    assert [e.split("=")[0].strip().removeprefix("CODA_").lower() for e in enumerated.split(",") if e.strip()] == \
+        list(L.DTYPES)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch._dynamo.testing
 import torch.nn.functional as F
 from kit import compare
 from torch.utils.checkpoint import checkpoint
