@@ -442,16 +442,15 @@ static void the_same_block_gives_the_same_text(void **state)
 
 enum { RANDOM_BLOCKS = 300 };
 
-static void random_blocks_compute_the_same_before_and_after(void **state)
+static void check_random_blocks(void (*make)(char *text, uint64_t seed))
 {
     static char text[RANDOM_BLOCK_TEXT];
     const char *only = getenv("CODA_SEED");
     int programs = 0;
-    (void)state;
     for (uint64_t seed = only ? strtoull(only, NULL, 10) : 1, end = only ? seed + 1 : RANDOM_BLOCKS + 1; seed < end;
          seed++) {
         struct block_check check;
-        random_block(text, seed);
+        make(text, seed);
         struct unit unit = read_text(text);
         if (!block_agrees(unit.graph[0], &dims, true, true, seed, &check))
             fail_msg("seed %llu: %s\n%s", (unsigned long long)seed, check.message, text);
@@ -459,6 +458,18 @@ static void random_blocks_compute_the_same_before_and_after(void **state)
         unit_free(&unit);
     }
     assert_true(only || programs > 5 * RANDOM_BLOCKS);
+}
+
+static void random_blocks_compute_the_same_before_and_after(void **state)
+{
+    (void)state;
+    check_random_blocks(random_block);
+}
+
+static void so_do_blocks_with_all_that_stands_between_products(void **state)
+{
+    (void)state;
+    check_random_blocks(rich_random_block);
 }
 
 int main(void)
@@ -473,6 +484,7 @@ int main(void)
         cmocka_unit_test(what_cannot_be_rewritten_says_why),
         cmocka_unit_test(the_same_block_gives_the_same_text),
         cmocka_unit_test(random_blocks_compute_the_same_before_and_after),
+        cmocka_unit_test(so_do_blocks_with_all_that_stands_between_products),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

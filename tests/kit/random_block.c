@@ -19,6 +19,7 @@ struct block_text {
         bool used;
     } value[MAX_VALUES];
     int count, weights, products;
+    bool rich;
 };
 
 static void say(struct block_text *t, const char *format, ...)
@@ -106,17 +107,71 @@ static void say_activation(struct block_text *t)
     say(t, random_below(&t->random, 2) ? " * %s\n" : " + %s\n", t->value[y].name);
 }
 
-void random_block(char text[RANDOM_BLOCK_TEXT], uint64_t seed)
+/* silu(x @ W.T) * (x @ V.T), or the sum of two products. */
+static void say_two_products(struct block_text *t, bool gate)
 {
-    static struct block_text made;
-    struct block_text *t = &made;
-    memset(t, 0, sizeof *t);
-    t->random.state = seed;
+    char from = random_below(&t->random, 2) ? 'D' : 'F', to = from == 'D' ? 'F' : 'D';
+    int x = pick_value(t, from), y = gate ? x : pick_value(t, from), w = t->weights++;
+    if (x < 0)
+        return;
+    t->products += 2;
+    say(t, "    in W%d, V%d : f32[%c, %c]\n", w, w, to, from);
+    if (gate)
+        say(t, "    g%d = %s @ W%d.T\n    u%d = %s @ V%d.T\n    %s = silu(g%d) * u%d\n", w, t->value[x].name, w, w,
+            t->value[y].name, w, new_value(t, to), w, w);
+    else
+        say(t, "    %s = %s @ W%d.T + %s @ V%d.T\n", new_value(t, to), t->value[x].name, w, t->value[y].name, w);
+}
+
+/* What models do between their products, beside norms: scales of columns, soft caps, norms of heads, softmax, masks. */
+static void say_other(struct block_text *t)
+{
+    char axis = random_below(&t->random, 2) ? 'D' : 'F';
+    int x = pick_value(t, axis), y = pick_value(t, axis), w = t->weights++;
+    if (x < 0)
+        return;
+    const char *made = new_value(t, axis), *p = t->value[x].name, *q = t->value[y].name;
+    switch (random_below(&t->random, 6)) {
+    case 0:
+        say(t, "    in s%d : f32[%c]\n    %s = %s + s%d * %s\n", w, axis, made, p, w, q);
+        break;
+    case 1:
+        say(t, "    %s = 2 * tanh(%s / 2) + %s\n", made, p, q);
+        break;
+    case 2:
+        say(t, "    %s = %s * rsqrt(mean(%s * %s, %c:3) + eps) + %s\n", made, p, p, p, axis, q);
+        break;
+    case 3:
+        say(t, "    %s = softmax(%s) + %s\n", made, p, q);
+        break;
+    case 4:
+        say(t, "    %s = relu(%s) * relu(%s) + %s\n", made, p, p, q);
+        break;
+    default:
+        say(t, "    %s = where(index(%c) < 4, %s, sigmoid(%s))\n", made, axis, p, q);
+    }
+}
+
+static void say_rich(struct block_text *t)
+{
+    int kind = (int)random_below(&t->random, 4);
+    if (kind < 2)
+        say_two_products(t, kind == 0);
+    else
+        say_other(t);
+}
+
+static void make(struct block_text *t, char text[RANDOM_BLOCK_TEXT])
+{
     say(t, "block random {\n    in x : f32[M, D]\n    param eps = 1e-3\n");
     new_value(t, 'D');
     snprintf(t->value[0].name, sizeof t->value[0].name, "x");
     int products = 1 + (int)random_below(&t->random, 6);
     for (int step = 0; step < 60 && t->count < MAX_VALUES - 2 && t->products < products && t->weights < 24; step++) {
+        if (t->rich && random_below(&t->random, 2)) {
+            say_rich(t);
+            continue;
+        }
         switch (random_below(&t->random, 4)) {
         case 0:
             say_norm(t, random_below(&t->random, 3) ? 'D' : 'F');
@@ -135,4 +190,18 @@ void random_block(char text[RANDOM_BLOCK_TEXT], uint64_t seed)
         say(t, "    out unused : f32[M, D] = x * eps\n");
     say(t, "}\n");
     memcpy(text, t->text, sizeof t->text);
+}
+
+void random_block(char text[RANDOM_BLOCK_TEXT], uint64_t seed)
+{
+    static struct block_text t;
+    t = (struct block_text){.random.state = seed};
+    make(&t, text);
+}
+
+void rich_random_block(char text[RANDOM_BLOCK_TEXT], uint64_t seed)
+{
+    static struct block_text t;
+    t = (struct block_text){.random.state = seed, .rich = true};
+    make(&t, text);
 }
