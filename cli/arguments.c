@@ -25,6 +25,8 @@ static const struct known {
     {"rounds", COUNT, offsetof(struct arguments, rounds)},      {"threads", COUNT, offsetof(struct arguments, threads)},
     {"schedule", TEXT, offsetof(struct arguments, schedule)},   {"width", COUNT, offsetof(struct arguments, width)},
     {"tokens", COUNT, offsetof(struct arguments, tokens)},      {"without", COUNT, offsetof(struct arguments, without)},
+    {"steady", FLAG, offsetof(struct arguments, steady)},       {"library", FLAG, offsetof(struct arguments, library)},
+    {"forget", FLAG, offsetof(struct arguments, forget)},       {"chunk", COUNT, offsetof(struct arguments, chunk)},
 };
 
 enum { KNOWN = sizeof known / sizeof *known };
