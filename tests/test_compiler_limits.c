@@ -254,6 +254,19 @@ static void a_deep_block_has_more_operands_than_a_program(void **state)
     free(text.data);
 }
 
+/* 40 vectors and their gradients meet in one pass. */
+static void a_derived_program_with_too_many_operands_is_refused(void **state)
+{
+    struct text text = open_text();
+    (void)state;
+    say(&text, BLOCK "v0 = x * 2\n");
+    for (int i = 1; i <= 40; i++)
+        say(&text, "in g%d : f32[N]\nv%d = tanh(v%d * g%d)\n", i, i, i - 1, i);
+    say(&text, "out y : f32[M, N] = v40\n}\n");
+    try_text("vectors", &text, "would read and write more than 64 values");
+    free(text.data);
+}
+
 static void counts_beyond_a_limit_are_refused(void **state)
 {
     static const struct {
@@ -288,6 +301,7 @@ int main(void)
         cmocka_unit_test(long_names_are_refused_or_kept),
         cmocka_unit_test(cycles_are_refused),
         cmocka_unit_test(a_deep_block_has_more_operands_than_a_program),
+        cmocka_unit_test(a_derived_program_with_too_many_operands_is_refused),
         cmocka_unit_test(counts_beyond_a_limit_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -394,6 +394,9 @@ static const struct {
     {"block b { in x : f32[M, D]; in W : f32[F, D]; in V : f32[D, F]\n y = x @ W.T\n"
      "out z : f32[M, D] = tanh(y * rsqrt(sum(y * y, F))) @ V.T }",
      {"needs the whole row of `y * y`", "through `tanh`", "--allow-passes"}},
+    {"block b { in a : f32[M, A]; in h : f32[M, D]; in W : f32[D, A]; in s : f32[D]\n y = a @ W.T\n"
+     "z = h + s * (y * rsqrt(sum(y * y, D)) - h)\n out H : f32[M, D] = z * rsqrt(sum(z * z, D)) }",
+     {"`H` needs the whole row of `y * y`", "stored by an `out`", "--allow-passes"}},
     {"program p { in x : f32[M, D]\n out y : f32[M, D] = x * 2 }", {"is a program, not a block", "coda grad", "`p`"}},
 };
 

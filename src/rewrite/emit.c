@@ -213,6 +213,12 @@ struct graph *emit_piece(struct cutting *cutting, int p)
         for (int r = 0; r < piece->root_count && !builder_failed(&b); r++)
             make_root(&e, &piece->root[r]);
     }
+    if (b.why.status == CODA_UNSUPPORTED && b.graph->operand_count == MAX_OPERANDS) {
+        b.why.status = CODA_OK;
+        refuse(&b.why, CODA_UNSUPPORTED, "Split it where few values pass from one part to the other.",
+               "one of the programs that `%.60s` becomes would read and write more than %d values",
+               cutting->graph->name, MAX_OPERANDS);
+    }
     cutting->why = b.why;
     struct graph *graph = builder_close(&b);
     if (graph != NULL) {

@@ -143,20 +143,37 @@ static enum op find_obstacle(const struct cutting *cutting, int n)
     }
 }
 
-/* The reduction that n waits for. */
-static int find_reduction(const struct cutting *cutting, int n)
+/* The reduction that n waits for: of those that are known with it, one over what a product gives. */
+static int find_reduction(struct cutting *cutting, int n)
 {
     const struct graph *graph = cutting->graph;
-    while (!is_whole_reduction_of_value(graph, n)) {
-        int next = -1;
-        for (int k = 0; k < graph->node[n].input_count; k++)
-            if (cutting->time[graph->node[n].input[k]] == cutting->time[n])
-                next = graph->node[n].input[k];
-        if (next < 0)
-            return -1;
-        n = next;
+    int walk = ++cutting->walk, top = 0, found = -1;
+    cutting->stack[top++] = n;
+    while (top > 0) {
+        int x = cutting->stack[--top];
+        const struct node *node = &graph->node[x];
+        if (is_whole_reduction_of_value(graph, x)) {
+            bool better = found < 0 || cutting->time[node->input[0]] > cutting->time[graph->node[found].input[0]];
+            found = better ? x : found;
+            continue;
+        }
+        for (int k = 0; k < node->input_count; k++)
+            if (cutting->time[node->input[k]] == cutting->time[n] && cutting->stamp[node->input[k]] != walk) {
+                cutting->stamp[node->input[k]] = walk;
+                cutting->stack[top++] = node->input[k];
+            }
     }
-    return n;
+    return found;
+}
+
+/* What people call n: its name, or that of the out that stores it; NULL: neither. */
+static const char *known_name(const struct graph *graph, int n)
+{
+    const char *name = graph->node[n].name;
+    for (int o = 0; o < graph->operand_count && name == NULL; o++)
+        if (graph->operand[o].node == n && graph->operand[o].role != CODA_IN)
+            name = graph->operand[o].name;
+    return name;
 }
 
 /* Says which value needs which whole row, and why no rule helps. */
@@ -173,7 +190,7 @@ static int refuse_pass(struct cutting *cutting, int n)
     }
     refuse(&cutting->why, CODA_UNSUPPORTED, "",
            "`%s` needs the whole row of `%s`: `%s` is known only when every tile of the row is done",
-           graph->node[n].name != NULL ? graph->node[n].name : value, row, sum);
+           known_name(graph, n) != NULL ? known_name(graph, n) : value, row, sum);
     const char *pass = "`--allow-passes` emits one more elementwise pass for it.";
     if (cutting->users.out_count[n] > 0)
         advise(&cutting->why, "It is stored by an `out`, so its scale cannot move behind a product. %s", pass);
