@@ -103,11 +103,19 @@ static bool hopper_tile(const struct gpu *gpu, const coda_kernel *kernel, const 
     v->stages = 4;
     v->halves = 1;
     v->pieces = v->mainloop == MAINLOOP_DEFERRED ? 2 : 1;
-    /* Half of the rounded tile waits in registers, where a group lies in one half. */
-    if (v->mainloop == MAINLOOP_DEFERRED && v->columns / 2 % plan_span(plan) == 0 && v->columns >= 64)
+    /* Half of the rounded tile waits in registers, where a group (and the runs that one warp computes) lie in one half. */
+    int whole = v->mainloop == MAINLOOP_WARPS ? plan->run_columns : plan_span(plan);
+    if (is_rounded(v->mainloop) && v->columns / 2 % whole == 0 && v->columns >= 64)
         v->halves = 2;
-    else if (v->mainloop == MAINLOOP_DEFERRED)
+    else if (is_rounded(v->mainloop))
         v->stages = 3;
+    if (v->mainloop == MAINLOOP_WARPS && plan_copy_bytes(plan) > 0) {
+        int groups = v->columns / v->halves / (plan->blocks * BLOCK_COLUMNS);
+        v->stages = 3;
+        for (v->slots = groups < 4 ? groups : 4; v->slots > 1; v->slots /= 2)
+            if (variant_shared_bytes(plan, v) <= gpu->shared_bytes)
+                break;
+    }
     v->box_rows =
         !plan->right_k_major || plan_is_stacked(plan) ? 64 : v->columns * plan->accumulator_count / v->cluster;
     if (v->box_rows > v->columns)
@@ -127,17 +135,21 @@ static bool gathers(const struct plan *plan)
     return false;
 }
 
-/* Deferred where its rounding is no loss and its shared memory suffices; else direct. */
+/* Warps or deferred where their rounding is no loss and their shared memory suffices; else direct. */
 static bool hopper_variant(const struct gpu *gpu, const coda_kernel *kernel, const struct plan *plan, struct variant *v)
 {
     if (!hopper_fits(gpu, plan) || wants(kernel, "portable"))
         return false;
-    *v = (struct variant){.mainloop = MAINLOOP_DEFERRED};
+    static const enum mainloop rounded[] = {MAINLOOP_WARPS, MAINLOOP_DEFERRED};
     bool exact = plan->exact || kernel->options.exact || plan->factor_type == CODA_F16;
-    if (!wants(kernel, "direct") && !exact && !gathers(plan) && hopper_tile(gpu, kernel, plan, v) &&
-        plan->over_rows_count <= 8 && variant_shared_bytes(plan, v) <= gpu->shared_bytes)
-        return true;
-    if (wants(kernel, "deferred"))
+    for (int i = 0; i < 2 && !exact && !gathers(plan); i++) {
+        *v = (struct variant){.mainloop = rounded[i]};
+        if ((!kernel->options.schedule || wants(kernel, mainloop_name(rounded[i]))) &&
+            hopper_tile(gpu, kernel, plan, v) && plan->over_rows_count <= 8 &&
+            variant_shared_bytes(plan, v) <= gpu->shared_bytes)
+            return true;
+    }
+    if (wants(kernel, "deferred") || wants(kernel, "warps"))
         return false;
     *v = (struct variant){.mainloop = MAINLOOP_DIRECT};
     return hopper_tile(gpu, kernel, plan, v) && variant_shared_bytes(plan, v) <= gpu->shared_bytes;
@@ -156,12 +168,12 @@ static coda_status refuse_schedule(const struct gpu *gpu, const coda_kernel *ker
             "%s: the schedule \"%s\" multiplies bf16 or f16 operands of one layout, with at most two accumulators that "
             "share the left operand; use \"portable\"",
             name, schedule);
-    if (wants(kernel, "deferred") && (plan->exact || kernel->options.exact || plan->factor_type == CODA_F16))
+    if (!wants(kernel, "direct") && (plan->exact || kernel->options.exact || plan->factor_type == CODA_F16))
         return fail(
             error, CODA_UNSUPPORTED,
-            "%s: the schedule \"deferred\" rounds accumulators to bf16, which an f32, i32 or f16 out (or the option "
+            "%s: the schedule \"%s\" rounds accumulators to bf16, which an f32, i32 or f16 out (or the option "
             "`exact`) forbids; use \"direct\"",
-            name);
+            name, schedule);
     return fail(error, CODA_UNSUPPORTED,
                 "%s: the schedule \"%s\" has tiles of 128 rows, 128 or 256 columns shared by the accumulators "
                 "(multiples of the "
@@ -176,8 +188,9 @@ coda_status choose_variants(const struct gpu *gpu, const coda_kernel *kernel, co
 {
     const char *schedule = kernel->options.schedule;
     *count = 0;
-    if (schedule && strcmp(schedule, "direct") && strcmp(schedule, "deferred") && strcmp(schedule, "portable"))
-        return fail(error, CODA_INVALID, "schedule \"%.40s\"; expected direct, deferred or portable", schedule);
+    if (schedule && strcmp(schedule, "direct") && strcmp(schedule, "deferred") && strcmp(schedule, "warps") &&
+        strcmp(schedule, "portable"))
+        return fail(error, CODA_INVALID, "schedule \"%.40s\"; expected direct, deferred, warps or portable", schedule);
     if (!plan->accumulator_count) {
         variant[(*count)++] = without_product(plan);
         return CODA_OK;

@@ -132,6 +132,52 @@ static void emit_warm(struct emitter *e, struct text *out, int i)
              input->operand, input->operand, type);
 }
 
+/* The same for a whole row of a tile, by the copy engine. */
+static void emit_warm_row(struct emitter *e, struct text *out, int i)
+{
+    const struct tile_input *input = &e->plan->input[i];
+    const char *type = coda_dtype_name(e->graph->operand[input->operand].dtype), *part = input->distance ? " / 2" : "";
+    if (input->id_value < 0)
+        text_add(out, "    warm_bytes(P.t[%d].data + ((long)row * P.t[%d].stride + column%s) * SIZE_%s, TILE_COLUMNS%s * SIZE_%s);\n",
+                 input->operand, input->operand, part, type, part, type);
+}
+
+/* Copies to a slot of shared memory and loads from it: pieces of 16 bytes a lane (or 8, or 4), those of a warp side by side. */
+static void emit_copy(struct emitter *e, struct text *copy, struct text *take, int i, int *offset)
+{
+    const struct tile_input *input = &e->plan->input[i];
+    const char *type = coda_dtype_name(e->graph->operand[input->operand].dtype);
+    int bytes = input_bytes(e, input), piece = bytes < 16 ? bytes : 16;
+    bool other_blocks = input->distance && pairing_of(input->distance) == PAIRING_BLOCKS;
+    open_element(e, copy, input);
+    text_add(copy,
+             "        const char *from = P.t[%d].data + ((long)row * P.t[%d].stride + first) * SIZE_%s;\n        (void)count;\n",
+             input->operand, input->operand, type);
+    text_add(take, "    UNROLL for (int b = 0; b < BLOCKS; b++)\n    UNROLL for (int h = 0; h < 2; h++) {\n%s",
+             other_blocks ? "" : "");
+    if (other_blocks)
+        text_add(take, "        if (b & %d)\n            continue;\n", block_distance(e->plan, input->distance));
+    for (int at = 0; at < bytes; at += piece) {
+        text_add(copy, "        copy_%d(slot + (%d + (2 * b + h) * %d) * 32 + at.lane * %d, from + %d, %d);\n", piece,
+                 *offset + at, bytes, piece, at, piece);
+        text_add(take, "        shared_load_%d(in.i%d[b][h] + %d, slot + (%d + (2 * b + h) * %d) * 32 + lane * %d);\n", piece, i,
+                 at / 4, *offset + at, bytes, piece);
+    }
+    text_add(copy, "    }\n");
+    text_add(take, "    }\n");
+    *offset += bytes * 2 * e->plan->blocks;
+}
+
+int plan_copy_bytes(const struct plan *plan)
+{
+    struct emitter e = {.plan = plan, .graph = plan->graph};
+    int bytes = 0;
+    for (int i = 0; i < plan->input_count; i++)
+        if (is_read(&e, &plan->input[i]))
+            bytes += input_bytes(&e, &plan->input[i]) * 2 * plan->blocks;
+    return bytes;
+}
+
 /* Makes the compiler keep words as they were loaded: unpacked ahead of their use, they would be waited for. */
 static void emit_hold(struct text *out, const char *member, int words)
 {
@@ -181,17 +227,20 @@ static void emit_ahead(struct emitter *e, struct text *out)
 void emit_inputs(struct emitter *e, struct text *out)
 {
     const struct plan *plan = e->plan;
-    struct text fetch = {0}, warm = {0};
-    int read = 0;
+    struct text fetch = {0}, warm = {0}, warm_row = {0}, copy = {0}, take = {0};
+    int read = 0, bytes = 0;
     text_add(out, "struct Inputs {\n");
     for (int i = 0; i < plan->input_count; i++) {
         const struct tile_input *input = &plan->input[i];
+        emit_warm_row(e, &warm_row, i);
         if (!is_read(e, input))
             continue;
         text_add(out, "    u32 i%d[BLOCKS][ROWS_HELD][%d]; /* %s */\n", i, input_bytes(e, input) / 4,
                  e->graph->operand[input->operand].name);
         emit_fetch(e, &fetch, i);
         emit_warm(e, &warm, i);
+        if (input->id_value < 0)
+            emit_copy(e, &copy, &take, i, &bytes);
         read++;
     }
     text_add(out,
@@ -205,7 +254,20 @@ void emit_inputs(struct emitter *e, struct text *out)
              "template <int FIRST, int LAST> INLINE void coda_warm(const Params &P, const Place &at, const int c)\n{\n"
              "    const bool FAST = true;\n%s}\n",
              read, text_of(&warm));
-    out->failed |= fetch.failed || warm.failed;
+    text_add(out,
+             "#define COPY_BYTES %d /* a lane */\n#if PIECES == 1\n"
+             "INLINE void coda_copy(const Params &P, const Place &at, const int c, const u32 slot)\n{\n"
+             "    const bool FAST = true;\n    const int FIRST = 0, LAST = 2;\n%s}\n"
+             "INLINE void coda_take(Inputs &in, const u32 slot, const int lane)\n{\n%s}\n#endif\n",
+             bytes, text_of(&copy), text_of(&take));
+    text_add(out,
+             "#define WARM_ROWS %d\n"
+             "INLINE void coda_warm_row(const Params &P, const int row, const int column)\n{\n%s}\n",
+             warm_row.length > 0, text_of(&warm_row));
+    out->failed |= fetch.failed || warm.failed || warm_row.failed || copy.failed || take.failed;
+    text_free(&copy);
+    text_free(&take);
+    text_free(&warm_row);
     text_free(&warm);
     text_free(&fetch);
     emit_ahead(e, out);

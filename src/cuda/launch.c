@@ -188,7 +188,7 @@ static coda_status make_grid(const struct gpu *gpu, const struct plan *plan, con
     default:
         break;
     }
-    bool hopper = v->mainloop == MAINLOOP_DIRECT || v->mainloop == MAINLOOP_DEFERRED;
+    bool hopper = is_hopper(v->mainloop);
     int64_t row_tiles = ceiling(rows, (int64_t)v->bands * BAND_ROWS * (hopper ? v->cluster : 1));
     int64_t column_tiles = ceiling(columns, v->columns);
     if (row_tiles * column_tiles > INT32_MAX / 2)
@@ -210,7 +210,7 @@ static coda_status find_variant(const struct cuda_kernel *k, const struct launch
     const char *why = NULL;
     for (int i = 0; i < k->variant_count; i++) {
         const struct variant *v = &k->compiled[i].variant;
-        bool hopper = v->mainloop == MAINLOOP_DIRECT || v->mainloop == MAINLOOP_DEFERRED;
+        bool hopper = is_hopper(v->mainloop);
         if (!hopper || hopper_accepts(&k->plan, v, launch, &why)) {
             *found = &k->compiled[i];
             return CODA_OK;

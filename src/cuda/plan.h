@@ -108,6 +108,8 @@ const struct reduction *plan_reduction(const struct plan *plan, int node);
 bool is_run_reduction(const struct node *node);
 /* Are column vectors and angles loaded a group ahead? Wide groups would hold too many. */
 bool plan_loads_ahead(const struct plan *plan);
+/* Bytes of the tile's inputs that a lane reads for a group of columns (inputs.c). */
+int plan_copy_bytes(const struct plan *plan);
 /* Columns from the first of a group to one past its last. */
 int plan_span(const struct plan *plan);
 

@@ -66,7 +66,7 @@ static void finish_out(struct emitter *e, struct text *out, int operand)
     emit_new_row(e);
     emit_value(e, node, &at, name);
     text_add(out,
-             "    for (int j = at.thread; j < SCRATCH_COLUMNS && at.origin + j < COLUMNS; j += 128)\n"
+             "    for (int j = thread; j < SCRATCH_COLUMNS && at.origin + j < COLUMNS; j += threads)\n"
              "        for (int i = 0; i < %d && at.band + i * %d < ROWS; i++) {\n"
              "        const int n = at.origin + j, run = at.band / %d + i;\n",
              BAND_ROWS / run, run, run);
@@ -98,7 +98,7 @@ void emit_finish(struct emitter *e, struct text *out)
             finish_out(e, &body, i);
     text_add(out,
              "/* Outs with one value a run of rows and column, from the four warps' parts in shared memory. */\n"
-             "INLINE void coda_finish(const Params &P, const Place &at)\n{\n%s%s}\n\n",
+             "INLINE void coda_finish(const Params &P, const Place &at, const int thread, const int threads)\n{\n%s%s}\n\n",
              text_of(&e->group), text_of(&body));
     out->failed |= body.failed;
     text_free(&body);

@@ -16,21 +16,33 @@ static const char *device_text(const char *name)
 }
 
 static const struct {
-    const char *name, *file;
+    const char *name, *file[4];
     int threads;
 } mainloops[] = {
-    [MAINLOOP_ROWS] = {"rows", "vectors.cu", 128},
-    [MAINLOOP_COLUMNS] = {"columns", "vectors.cu", 256},
-    [MAINLOOP_ELEMENTWISE] = {"elementwise", "elementwise.cu", 128},
-    [MAINLOOP_PLAIN] = {"plain", "plain.cu", 128},
-    [MAINLOOP_PORTABLE] = {"portable", "portable.cu", 128},
-    [MAINLOOP_DIRECT] = {"direct", "hopper.cu", 384},
-    [MAINLOOP_DEFERRED] = {"deferred", "hopper.cu", 384},
+    [MAINLOOP_ROWS] = {"rows", {"vectors.cu"}, 128},
+    [MAINLOOP_COLUMNS] = {"columns", {"vectors.cu"}, 256},
+    [MAINLOOP_ELEMENTWISE] = {"elementwise", {"elementwise.cu"}, 128},
+    [MAINLOOP_PLAIN] = {"plain", {"plain.cu"}, 128},
+    [MAINLOOP_PORTABLE] = {"portable", {"portable.cu"}, 128},
+    [MAINLOOP_DIRECT] = {"direct", {"hopper.cu", "direct.cu", "hopper_kernel.cu"}, 384},
+    [MAINLOOP_DEFERRED] = {"deferred", {"hopper.cu", "rounded.cu", "deferred.cu", "hopper_kernel.cu"}, 384},
+    [MAINLOOP_WARPS] = {"warps", {"hopper.cu", "rounded.cu", "warps.cu", "hopper_kernel.cu"}, 384},
 };
+enum { BARRIER_BYTES = 384 };
 
 const char *mainloop_name(enum mainloop mainloop)
 {
     return mainloops[mainloop].name;
+}
+
+bool is_rounded(enum mainloop mainloop)
+{
+    return mainloop == MAINLOOP_DEFERRED || mainloop == MAINLOOP_WARPS;
+}
+
+bool is_hopper(enum mainloop mainloop)
+{
+    return mainloop == MAINLOOP_DIRECT || is_rounded(mainloop);
 }
 
 int variant_threads(const struct variant *variant)
@@ -47,9 +59,11 @@ int variant_shared_bytes(const struct plan *plan, const struct variant *v)
     case MAINLOOP_PORTABLE:
         return stages + values;
     case MAINLOOP_DIRECT:
-        return stages + 256 + 2 * values + plan->over_rows_count * v->bands * 4 * v->columns * 4;
+        return stages + BARRIER_BYTES + 2 * values + plan->over_rows_count * v->bands * 4 * v->columns * 4;
     case MAINLOOP_DEFERRED:
-        return stages + rows * columns * 2 / v->halves + 256 + 2 * values;
+    case MAINLOOP_WARPS:
+        stages += v->slots * plan_copy_bytes(plan) * 96;
+        return stages + rows * columns * 2 / v->halves + BARRIER_BYTES + 2 * values;
     default:
         return 0;
     }
@@ -121,11 +135,12 @@ static void write_definitions(const struct plan *plan, const struct variant *v, 
              v->halves > 1 ? v->columns / v->halves : v->columns);
     text_add(out, "#define DEPTH %d\n#define FLIGHT %d\n#define HALVES %d\n#define PIECES %d\n", v->depth, v->flight,
              v->halves ? v->halves : 1, v->pieces ? v->pieces : 1);
+    text_add(out, "#define SLOTS %d\n", v->slots);
     text_add(out, "#define WRITES_ROWS %d\n", plan->writes_rows);
     text_add(out, "#define LEFT_K_MAJOR %d\n#define RIGHT_K_MAJOR %d\n#define FACTOR_F16 %d\n", plan->left_k_major,
              plan->right_k_major, plan->factor_type == CODA_F16);
-    text_add(out, "#define PACKED %d\n#define DEFERRED %d\n#define ROW_PROGRAM %d\n", v->mainloop == MAINLOOP_DEFERRED,
-             v->mainloop == MAINLOOP_DEFERRED, v->mainloop == MAINLOOP_ROWS);
+    text_add(out, "#define PACKED %d\n#define EPILOGUE_ASIDE %d\n#define ROW_PROGRAM %d\n#define BARRIER_BYTES %d\n",
+             is_rounded(v->mainloop), v->mainloop == MAINLOOP_WARPS, v->mainloop == MAINLOOP_ROWS, BARRIER_BYTES);
     write_axis(out, "ROWS", plan->form->row_axis);
     write_axis(out, "COLUMNS", plan->form->column_axis);
     text_add(out, "\n");
@@ -166,7 +181,7 @@ static void write_generated(struct emitter *e, const struct variant *v, struct t
         return;
     if (e->plan->accumulator_count)
         emit_products(e, out);
-    if (v->mainloop == MAINLOOP_DIRECT || v->mainloop == MAINLOOP_DEFERRED)
+    if (is_hopper(v->mainloop))
         emit_hopper(e->plan, v->columns, out);
     emit_inputs(e, out);
     emit_group(e, out);
@@ -187,7 +202,8 @@ coda_status source_write(const struct plan *plan, const struct variant *variant,
     write_definitions(plan, variant, source);
     write_parameters(plan, variant, source);
     write_generated(e, variant, source);
-    text_append(source, device_text(mainloops[variant->mainloop].file));
+    for (int i = 0; i < 4 && mainloops[variant->mainloop].file[i]; i++)
+        text_append(source, device_text(mainloops[variant->mainloop].file[i]));
     status = e->status;
     if (status == CODA_OK && source->failed)
         status = fail_memory(error, "the text of a kernel", source->length);

@@ -1,4 +1,5 @@
 /* Launches on the GPU: equal bits, graphs, many processes on a cold cache, misuse, host time. */
+#include "cuda/kernel.h"
 #include "image.h"
 #include "sizes.h"
 
@@ -139,9 +140,12 @@ static const coda_dims middle = {3, {{"M", 700}, {"N", 776}, {"K", 320}}};
 static void runs_give_the_same_bits(coda_device *device)
 {
     static const char *const programs[] = {"gemm_residual_rms", "gemm_rms_bwd", "gemm_rms_swiglu", "gemm_swiglu_bwd"};
-    static const char *const schedules[] = {"portable", "direct", "deferred"};
+    static const char *const schedules[] = {"portable", "direct", "deferred", "warps"};
+    struct gpu *gpu = device->state;
+    const int multiprocessors = gpu->multiprocessors;
+    gpu->multiprocessors = 2; /* so that a block walks many tiles */
     for (size_t p = 0; p < sizeof programs / sizeof *programs; p++)
-        for (size_t i = 0; i < 3; i++) {
+        for (size_t i = 0; i < sizeof schedules / sizeof *schedules; i++) {
             struct subject s;
             coda_options options = {.size = sizeof options, .schedule = schedules[i]};
             char what[96];
@@ -157,6 +161,7 @@ static void runs_give_the_same_bits(coda_device *device)
             expect(same, what, "");
             subject_free(&s);
         }
+    gpu->multiprocessors = multiprocessors;
 }
 
 static void tiles_give_the_same_bits(coda_device *device)
@@ -174,7 +179,9 @@ static void tiles_give_the_same_bits(coda_device *device)
                 {"gemm_residual_rms", "direct", 128, 128},
                 {"gemm_residual_rms", "direct", 128, 256},
                 {"gemm_residual_rms", "deferred", 128, 128},
-                {"gemm_residual_rms", "deferred", 128, 256}};
+                {"gemm_residual_rms", "deferred", 128, 256},
+                {"gemm_residual_rms", "warps", 128, 128},
+                {"gemm_residual_rms", "warps", 128, 256}};
     uint64_t before = 0;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct subject s;

@@ -508,6 +508,12 @@ INLINE void shared_load_16(u32 *w, u32 from)
                  : "r"(from)
                  : "memory");
 }
+INLINE void shared_load_8(u32 *w, u32 from)
+{
+    asm volatile("ld.shared.v2.b32 {%0,%1}, [%2];" : "=r"(w[0]), "=r"(w[1]) : "r"(from) : "memory");
+}
+INLINE void shared_load_4(u32 *w, u32 from) { asm volatile("ld.shared.b32 %0, [%1];" : "=r"(w[0]) : "r"(from) : "memory"); }
+INLINE void shared_store_4(u32 to, u32 w) { asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(w) : "memory"); }
 INLINE void shared_store_16(u32 to, const u32 *w)
 {
     asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3])

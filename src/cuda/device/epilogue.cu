@@ -37,7 +37,7 @@ INLINE int coda_block(int c, int b) { return c / STEP * (BLOCKS * STEP) + c % ST
 #define FULL_X(x, h) ((x) / (2 * (h)) * (h) + (x) % (h))
 #define VALUE(k) (at.values[(k) * VALUE_ROWS + 8 * h])
 #define VALUE_ID(k) __float_as_int(VALUE(k))
-#if DEFERRED /* in the place of rounded accumulators that the group has read: two rows of a warp's block hold 32 columns */
+#if PACKED /* in the place of rounded accumulators that the group has read: two rows of a warp's block hold 32 columns */
 #define SCRATCH(k, warp, column) at.scratch[scratch_index(k, warp, column)]
 INLINE int scratch_index(int k, int warp, int column)
 {
@@ -67,6 +67,13 @@ struct Accumulators {
 #define HOLD(word) asm volatile("" : "+r"(word))
 
 INLINE void warm_line(const char *p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
+
+INLINE void warm_bytes(const char *p, u32 bytes)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(p), "r"(bytes) : "memory");
+#endif
+}
 
 INLINE float choose(const float *v, int i)
 {

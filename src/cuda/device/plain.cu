@@ -83,7 +83,7 @@ extern "C" __global__ void __launch_bounds__(128) coda_kernel(const __grid_const
         }
         if (OVER_ROWS > 0) {
             __syncthreads();
-            coda_finish(P, at);
+            coda_finish(P, at, at.thread, 128);
             __syncthreads();
         }
     }

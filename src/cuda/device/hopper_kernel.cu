@@ -1,0 +1,82 @@
+/* ---------------------------------------------------------------- the kernel */
+
+INLINE int count_steps(const Params &P)
+{
+    int steps = 0;
+    for (int s = 0; s < SEGMENTS(0); s++)
+        steps += (depth_of(P, 0, s) + DEPTH - 1) / DEPTH;
+    return steps;
+}
+
+extern "C" __global__ void __launch_bounds__(384, 1) coda_kernel(const __grid_constant__ Params P)
+{
+    extern __shared__ __align__(1024) char shared[];
+    Block block;
+    char *next = shared + STAGES * (LEFT_BYTES + RIGHT_BYTES);
+    block.left = shared_address(shared);
+    block.right = block.left + STAGES * LEFT_BYTES;
+    block.rounded = next;
+    next += PACKED ? 2 * BAND_BYTES : 0;
+    block.slots = shared_address(next);
+    next += SLOTS * COPY_BYTES * 96;
+    block.full = shared_address(next), block.empty = block.full + 8 * STAGES;
+    block.values_full = block.empty + 8 * STAGES, block.values_empty = block.values_full + 16;
+    block.slab_full = block.values_empty + 16, block.slab_empty = block.slab_full + 64;
+    block.finished = block.slab_empty + 64;
+    next += BARRIER_BYTES;
+    block.values = (float *)next;
+    block.scratch = (float *)(next + 2 * VALUES * TILE_ROWS * 4);
+    block.rank = 0, block.cluster = blockIdx.x, block.clusters = gridDim.x;
+#if CLUSTER > 1
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(block.rank));
+    block.cluster = blockIdx.x / CLUSTER, block.clusters = gridDim.x / CLUSTER;
+#endif
+    block.tiles = P.row_tiles * P.column_tiles;
+    block.steps = count_steps(P);
+    block.warm = 0;
+#if PACKED && !EPILOGUE_ASIDE
+    if (block.steps < 8 * ALL_PIECES)
+        block.warm = (8 * ALL_PIECES - 1) / block.steps + 1;
+    if (block.warm > ALL_PIECES)
+        block.warm = ALL_PIECES;
+#endif
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < STAGES; i++) {
+            barrier_init(block.full + 8 * i, 1);
+            barrier_init(block.empty + 8 * i, 2 * CLUSTER);
+        }
+        for (int i = 0; i < 2; i++) {
+            barrier_init(block.values_full + 8 * i, 96);
+            barrier_init(block.values_empty + 8 * i, EPILOGUE_ASIDE ? 96 : 256);
+            shared_store_4(block.finished + 4 * i, 0);
+        }
+        for (int i = 0; i < 8; i++) {
+            barrier_init(block.slab_full + 8 * i, 1);
+            barrier_init(block.slab_empty + 8 * i, 1);
+        }
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    __syncthreads();
+#if CLUSTER > 1
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+    const int warpgroup = __shfl_sync(ALL_LANES, threadIdx.x >> 7, 0); /* so that the compiler knows it as uniform */
+    if (warpgroup == 0) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
+        if (threadIdx.x == 0)
+            run_producer(P, block);
+#if EPILOGUE_ASIDE
+        else if (threadIdx.x >= 32)
+            run_epilogue(P, block, threadIdx.x - 32);
+#else
+        else if (HAS_VALUES && threadIdx.x >= 32)
+            run_prologue(P, block, threadIdx.x - 32);
+#endif
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));
+        run_consumer(P, block, warpgroup - 1, threadIdx.x & 127);
+    }
+#if CLUSTER > 1
+    asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+#endif
+}

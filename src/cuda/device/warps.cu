@@ -1,0 +1,275 @@
+/* Epilogue warps: the three warps beside the producer take the rounded tile from shared memory and run its epilogue, while
+ * the consumers multiply the next one. They share it in units of 16 rows by HALF_COLUMNS, one after the other, each handed
+ * over by barriers of its own. The last tile's epilogue, which nothing overlaps, is the consumers' own. */
+
+#define UNITS (8 * HALVES)                     /* of a tile */
+#define UNIT_GROUPS (GROUPS / HALVES)
+#define SLOT_BYTES (SLOTS > 0 ? COPY_BYTES * 32 : 0) /* what a warp reads for a group, besides accumulators */
+#define WARP_SLOTS (SLOTS * SLOT_BYTES)
+#define SLAB_BYTES (16 * ROW_BYTES)
+#define EPILOGUE_WARPS 3
+
+/* 16 rows by HALF_COLUMNS of a tile. */
+struct Unit {
+    int tile; /* in the walk; `tiles` or more: there is none */
+    u32 place; /* the tile, packed */
+    u32 count; /* of tiles before it; the parity chooses the buffer of values */
+    u32 index; /* half, band, warp of the band: 0 to UNITS - 1 */
+    bool fast; /* it exists, inside the matrix, everything aligned */
+};
+
+INLINE int unit_column(const Unit &unit) { return packed_column(unit.place) + (HALVES > 1 ? unit.index >> 3 : 0) * HALF_COLUMNS; }
+INLINE int unit_band(const Unit &unit) { return unit.index >> 2 & 1; }
+INLINE void look_at(const Params &P, Unit &unit, int tiles)
+{
+    const int row = packed_row(unit.place) + 16 * (unit.index & 7);
+    unit.fast = unit.tile < tiles && P.all_wide && row + 16 <= ROWS && unit_column(unit) + HALF_COLUMNS <= COLUMNS;
+}
+INLINE Place unit_place(const Block &block, const Unit &unit, int lane)
+{
+    const int band = unit_band(unit);
+    return place_at((unit.index & 3) * 32 + lane, packed_row(unit.place) + 64 * band, unit_column(unit),
+                    block.values + (unit.count & 1) * VALUES * TILE_ROWS + 64 * band,
+                    (float *)(block.rounded + band * BAND_BYTES));
+}
+
+/* Starts to bring what a group reads into the slot, each lane what it will read itself. */
+INLINE void fill_slot(const Params &P, const Place &at, int c, u32 slots)
+{
+    coda_copy(P, at, c, slots + c % (SLOTS > 0 ? SLOTS : 1) * SLOT_BYTES);
+}
+template <bool FAST> INLINE void look_ahead(const Params &P, const Place &at, int c, Ahead &ahead)
+{
+    coda_ahead<FAST>(P, at, c, ahead);
+    coda_angles<FAST, 0, 2>(P, at, c, ahead);
+}
+
+/* A unit at the edge: everything is fetched when it is wanted. */
+INLINE void run_edge_unit(const Params &P, const Place &at, u32 rows)
+{
+    State state;
+    coda_start(state);
+    ROLLED for (int c = 0; c < UNIT_GROUPS; c++)
+    {
+        Inputs in;
+        Ahead ahead;
+        Accumulators acc;
+        look_ahead<false>(P, at, c, ahead);
+        coda_fetch<false, 0, 2>(P, at, c, in);
+        take_accumulators<0, 2>(acc, rows, c, at.lane);
+        coda_group<false, 0, 2>(P, at, c, acc, in, ahead, state);
+    }
+}
+
+/* The groups of a unit. Inputs of a later one, at last those of the next unit's first groups, are on their way SLOTS groups
+ * ahead; `ready`: those of this unit are. */
+INLINE void run_unit(const Params &P, const Block &block, const Unit &unit, const Unit &next, u32 slots, Ahead &ahead,
+                     bool &ready, int lane)
+{
+    const u32 rows = shared_address(block.rounded) + (unit.index & 7) * SLAB_BYTES;
+    const Place at = unit_place(block, unit, lane), then = unit_place(block, next, lane);
+    if (!unit.fast) {
+        run_edge_unit(P, at, rows);
+        ready = false;
+        return;
+    }
+    if (!ready) {
+        look_ahead<true>(P, at, 0, ahead);
+        ROLLED for (int c = 0; c < SLOTS; c++)
+        {
+            fill_slot(P, at, c, slots);
+            copy_commit();
+        }
+    }
+    ready = next.fast;
+    State state;
+    coda_start(state);
+    ROLLED for (int c = 0; c < UNIT_GROUPS; c++)
+    {
+        const bool more = c + SLOTS < UNIT_GROUPS, last = c + 1 == UNIT_GROUPS;
+        Inputs in;
+        Accumulators acc;
+        Place from = at; /* field by field: a choice between two structures would put them into memory */
+        if (SLOTS > 0) {
+            COPY_WAIT(SLOTS > 0 ? SLOTS - 1 : 0);
+            coda_take(in, slots + c % (SLOTS > 0 ? SLOTS : 1) * SLOT_BYTES, lane);
+        }
+        take_accumulators<0, 2>(acc, rows, c, lane);
+        coda_hold(in, ahead);
+        coda_group<true, 0, 2>(P, at, c, acc, in, ahead, state);
+        from.row = more ? at.row : then.row, from.column = more ? at.column : then.column;
+        if (SLOTS > 0) {
+            if (more || next.fast)
+                fill_slot(P, from, more ? c + SLOTS : c + SLOTS - UNIT_GROUPS, slots);
+            copy_commit();
+        }
+        from.row = last ? then.row : at.row, from.column = last ? then.column : at.column;
+        from.values = last ? then.values : at.values;
+        if (!last || next.fast)
+            look_ahead<true>(P, from, last ? 0 : c + 1, ahead);
+    }
+}
+
+/* ---------------------------------------------------------------- the epilogue's warps */
+
+INLINE void next_unit(const Params &P, const Block &block, Unit &unit, int tiles)
+{
+    unit.index += EPILOGUE_WARPS;
+    if (unit.index >= UNITS) {
+        unit.index -= UNITS, unit.count++, unit.tile += block.clusters;
+        if (unit.tile < tiles)
+            unit.place = pack_tile(tile_at(P, unit.tile, block.rank));
+    }
+    look_at(P, unit, tiles);
+}
+
+/* Row values of the tile `count`, a tile before they are used. */
+INLINE void fill_ahead(const Params &P, const Block &block, int t, u32 count, int thread)
+{
+    if (t >= block.tiles)
+        return;
+    const Tile tile = tile_at(P, t, block.rank);
+    const int buffer = count & 1;
+    barrier_wait(block.values_empty + 8 * buffer, (count >> 1 & 1) ^ 1);
+    fill_values(P, block.values + buffer * VALUES * TILE_ROWS, tile.m, TILE_ROWS, tile.n == 0, thread, 32 * EPILOGUE_WARPS);
+    barrier_arrive(block.values_full + 8 * buffer);
+}
+
+/* Gives the unit's rows back. Where parts of runs of rows lie in them, the last warp of four finishes the band's. */
+INLINE void release_unit(const Params &P, const Block &block, const Unit &unit, int lane)
+{
+    const u32 band = unit_band(unit);
+    __syncwarp();
+    if (OVER_ROWS == 0) {
+        if (lane == 0)
+            barrier_arrive(block.slab_empty + 8 * (unit.index & 7));
+        return;
+    }
+    u32 before = 0;
+    if (lane == 0)
+        before = count_up(block.finished + 4 * band);
+    if (__shfl_sync(ALL_LANES, before, 0) != 3)
+        return;
+    __syncwarp();
+    coda_finish(P, unit_place(block, unit, lane), lane, 32);
+    __syncwarp();
+    if (lane == 0)
+        shared_store_4(block.finished + 4 * band, 0);
+    __syncwarp();
+    if (lane < 4)
+        barrier_arrive(block.slab_empty + 8 * (4 * band + lane));
+}
+
+INLINE void run_epilogue(const Params &P, const Block &block, int thread)
+{
+    const int lane = thread & 31, last = block.tiles - block.clusters; /* the last tile is not theirs */
+    Unit unit = {block.cluster, 0, 0, (u32)thread >> 5, false};
+    const u32 slots = block.slots + (thread >> 5) * WARP_SLOTS;
+    Ahead ahead;
+    bool ready = false;
+    if (HAS_VALUES) {
+        fill_ahead(P, block, unit.tile, 0, thread);
+        barrier_wait(block.values_full, 0);
+    }
+    unit.place = pack_tile(tile_at(P, unit.tile, block.rank));
+    look_at(P, unit, last);
+    ROLLED while (unit.tile < last)
+    {
+        Unit next = unit;
+        next_unit(P, block, next, last);
+        const bool first = unit.index < EPILOGUE_WARPS, ends = next.count != unit.count;
+        if (HAS_VALUES && ends && next.tile < last)
+            barrier_wait(block.values_full + 8 * (next.count & 1), next.count >> 1 & 1);
+        barrier_wait(block.slab_full + 8 * (unit.index & 7), unit.count * HALVES + (HALVES > 1 ? unit.index >> 3 : 0) & 1);
+        run_unit(P, block, unit, next, slots, ahead, ready, lane);
+        release_unit(P, block, unit, lane);
+        if (HAS_VALUES && ends)
+            barrier_arrive(block.values_empty + 8 * (unit.count & 1));
+        if (HAS_VALUES && first)
+            fill_ahead(P, block, unit.tile + block.clusters, unit.count + 1, thread);
+        unit = next;
+    }
+}
+
+/* ---------------------------------------------------------------- consumers */
+
+/* The epilogue of the last tile: each warp's own 16 rows. No stage is in use any more, so they hold the slots. */
+INLINE void run_last(const Params &P, const Block &block, Unit unit, const u32 *kept, u32 rows, int band, int lane)
+{
+    const u32 slots = block.left + (unit.index & 7) * WARP_SLOTS;
+    Ahead ahead;
+    bool ready = false;
+    if (SLOTS > 0)
+        consumers_sync();
+    if (HAS_VALUES)
+        barrier_wait(block.values_full + 8 * (unit.count & 1), unit.count >> 1 & 1);
+    look_at(P, unit, block.tiles);
+    ROLLED for (int half = 0; half < HALVES; half++)
+    {
+        Unit next = unit;
+        next.index += 8;
+        look_at(P, next, half + 1 < HALVES ? block.tiles : 0);
+        if (half)
+            store_kept(kept, rows, lane);
+        run_unit(P, block, unit, next, slots, ahead, ready, lane);
+        if (OVER_ROWS > 0) {
+            group_sync(2 + band);
+            coda_finish(P, unit_place(block, unit, lane), (unit.index & 3) * 32 + lane, 128);
+            group_sync(2 + band);
+        }
+        unit = next;
+    }
+}
+
+INLINE void hand_over(u32 full, int lane)
+{
+    if (lane == 0)
+        barrier_arrive(full);
+}
+
+INLINE void run_consumer(const Params &P, const Block &block, int band, int thread)
+{
+    const int lane = thread & 31, slab = 4 * band + (thread >> 5);
+    const u32 rows = shared_address(block.rounded) + slab * SLAB_BYTES;
+    const u32 full = block.slab_full + 8 * slab, empty = block.slab_empty + 8 * slab;
+    Ring ring = ring_start(block, band, thread);
+    u32 kept[HALVES > 1 ? 4 * SIXTEENS : 1];
+    UNROLL for (int i = 0; i < (HALVES > 1 ? 4 * SIXTEENS : 1); i++) asm volatile("" : "=r"(kept[i]));
+    u32 waits = 0; /* the second half of the tile before, for its place */
+    u32 count = 0, phase = 1; /* of `empty` */
+    ROLLED for (int t = block.cluster; t < block.tiles; t += block.clusters, count++)
+    {
+        float d[FRAGMENT];
+        UNROLL for (int i = 0; i < FRAGMENT; i++) asm volatile("" : "=f"(d[i])); /* the first product overwrites it */
+        ROLLED for (u32 k = 0; k < block.steps; k++)
+        {
+            start_step(d, block, ring, k == 0);
+            if (k >= FLIGHT)
+                finish_step(ring, thread);
+            if (HALVES > 1 && waits && barrier_test(empty, phase)) {
+                store_kept(kept, rows, lane);
+                hand_over(full, lane);
+                phase ^= 1, waits = 0;
+            }
+        }
+        wgmma_wait(d);
+        finish_all(block, ring, thread);
+        if (HALVES > 1 && waits) {
+            barrier_wait(empty, phase);
+            store_kept(kept, rows, lane);
+            hand_over(full, lane);
+            phase ^= 1;
+        }
+        barrier_wait(empty, phase);
+        phase ^= 1;
+        keep_rounded(d, rows, kept, lane);
+        if (t + block.clusters < block.tiles)
+            hand_over(full, lane);
+        waits = HALVES > 1;
+    }
+    const int t = block.cluster + (count - 1) * block.clusters;
+    if (count > 0) {
+        const Unit unit = {t, pack_tile(tile_at(P, t, block.rank)), count - 1, (u32)slab, false};
+        run_last(P, block, unit, kept, rows, band, lane);
+    }
+}
