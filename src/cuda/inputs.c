@@ -132,16 +132,6 @@ static void emit_warm(struct emitter *e, struct text *out, int i)
              input->operand, input->operand, type);
 }
 
-/* The same for a whole row of a tile, by the copy engine. */
-static void emit_warm_row(struct emitter *e, struct text *out, int i)
-{
-    const struct tile_input *input = &e->plan->input[i];
-    const char *type = coda_dtype_name(e->graph->operand[input->operand].dtype), *part = input->distance ? " / 2" : "";
-    if (input->id_value < 0)
-        text_add(out, "    warm_bytes(P.t[%d].data + ((long)row * P.t[%d].stride + column%s) * SIZE_%s, TILE_COLUMNS%s * SIZE_%s);\n",
-                 input->operand, input->operand, part, type, part, type);
-}
-
 /* Copies to a slot of shared memory and loads from it: pieces of 16 bytes a lane (or 8, or 4), those of a warp side by side. */
 static void emit_copy(struct emitter *e, struct text *copy, struct text *take, int i, int *offset)
 {
@@ -227,12 +217,11 @@ static void emit_ahead(struct emitter *e, struct text *out)
 void emit_inputs(struct emitter *e, struct text *out)
 {
     const struct plan *plan = e->plan;
-    struct text fetch = {0}, warm = {0}, warm_row = {0}, copy = {0}, take = {0};
+    struct text fetch = {0}, warm = {0}, copy = {0}, take = {0};
     int read = 0, bytes = 0;
     text_add(out, "struct Inputs {\n");
     for (int i = 0; i < plan->input_count; i++) {
         const struct tile_input *input = &plan->input[i];
-        emit_warm_row(e, &warm_row, i);
         if (!is_read(e, input))
             continue;
         text_add(out, "    u32 i%d[BLOCKS][ROWS_HELD][%d]; /* %s */\n", i, input_bytes(e, input) / 4,
@@ -260,14 +249,9 @@ void emit_inputs(struct emitter *e, struct text *out)
              "    const bool FAST = true;\n    const int FIRST = 0, LAST = 2;\n%s}\n"
              "INLINE void coda_take(Inputs &in, const u32 slot, const int lane)\n{\n%s}\n#endif\n",
              bytes, text_of(&copy), text_of(&take));
-    text_add(out,
-             "#define WARM_ROWS %d\n"
-             "INLINE void coda_warm_row(const Params &P, const int row, const int column)\n{\n%s}\n",
-             warm_row.length > 0, text_of(&warm_row));
-    out->failed |= fetch.failed || warm.failed || warm_row.failed || copy.failed || take.failed;
+    out->failed |= fetch.failed || warm.failed || copy.failed || take.failed;
     text_free(&copy);
     text_free(&take);
-    text_free(&warm_row);
     text_free(&warm);
     text_free(&fetch);
     emit_ahead(e, out);

@@ -68,13 +68,6 @@ struct Accumulators {
 
 INLINE void warm_line(const char *p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
-INLINE void warm_bytes(const char *p, u32 bytes)
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(p), "r"(bytes) : "memory");
-#endif
-}
-
 INLINE float choose(const float *v, int i)
 {
     float y = v[0];
@@ -84,14 +77,17 @@ INLINE float choose(const float *v, int i)
 
 /* a c - b s or a c + b s. */
 INLINE float rotate(float a, float b, float c, float s, bool minus) { return __fmaf_rn(a, c, b * (minus ? -s : s)); }
-/* Cosines from `first` on of a row of the table, and sines half a row later. A position outside gives NaN. */
+/* Cosines from `first` on of a row of the table, and sines half a row later. A position outside reads NaN (in every type)
+ * instead, so that nothing waits for what was loaded before it is used. */
+static __device__ const __align__(32) u32 all_ones[8] = {~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u};
 /* Not volatile: rows of a table are read again and again, and nothing writes them. */
 #define ANGLES(type)                                                                                                   \
     template <int count> INLINE void angles_##type(float *c, float *s, const Tensor &t, int id, int first, int half,  \
                                                    bool wide)                                                          \
     {                                                                                                                  \
         const bool inside = (u32)id < (u32)t.rows;                                                                     \
-        const char *p = t.data + ((inside ? (long)id : 0) * t.stride + first) * SIZE_##type, *q = p + half * SIZE_##type; \
+        const char *row = t.data + ((long)id * t.stride + first) * SIZE_##type;                                        \
+        const char *p = inside ? row : (const char *)all_ones, *q = inside ? row + half * SIZE_##type : p;             \
         if (count == 8) {                                                                                              \
             u32 w[8], v[8];                                                                                            \
             fetch_column_##type##x8(w, p, 8, wide && half * SIZE_##type % 16 == 0);                                    \
@@ -105,8 +101,6 @@ INLINE float rotate(float a, float b, float c, float s, bool minus) { return __f
         } else {                                                                                                       \
             UNROLL for (int i = 0; i < count; i++) c[i] = load_##type(p, i), s[i] = load_##type(q, i);                 \
         }                                                                                                              \
-        if (!inside)                                                                                                   \
-            UNROLL for (int i = 0; i < count; i++) c[i] = s[i] = NOT_A_NUMBER;                                         \
     }
 ANGLES(f32)
 ANGLES(i32)

@@ -6,6 +6,7 @@
 #define UNIT_GROUPS (GROUPS / HALVES)
 #define SLOT_BYTES (SLOTS > 0 ? COPY_BYTES * 32 : 0) /* what a warp reads for a group, besides accumulators */
 #define WARP_SLOTS (SLOTS * SLOT_BYTES)
+#define UNIT_UNROLL (SLOTS > 0 || ROTATIONS ? 1 : 2) /* groups whose instructions mix */
 #define SLAB_BYTES (16 * ROW_BYTES)
 #define EPILOGUE_WARPS 3
 
@@ -84,8 +85,8 @@ INLINE void run_unit(const Params &P, const Block &block, const Unit &unit, cons
     ready = next.fast;
     State state;
     coda_start(state);
-    ROLLED for (int c = 0; c < UNIT_GROUPS; c++)
-    {
+#pragma unroll UNIT_UNROLL
+    for (int c = 0; c < UNIT_GROUPS; c++) {
         const bool more = c + SLOTS < UNIT_GROUPS, last = c + 1 == UNIT_GROUPS;
         Inputs in;
         Accumulators acc;
