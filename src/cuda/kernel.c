@@ -115,11 +115,6 @@ static coda_status find_cubins(const struct gpu *gpu, struct cuda_kernel *k, cod
     return status;
 }
 
-static bool is_hopper(const struct variant *v)
-{
-    return v->mainloop == MAINLOOP_DIRECT || v->mainloop == MAINLOOP_DEFERRED;
-}
-
 /* The variant that was measured to be fastest; false: there is none, or it does not fit any more. */
 static bool recall_variant(const struct gpu *gpu, coda_kernel *kernel, struct cuda_kernel *k, struct variant *tuned)
 {
@@ -154,7 +149,7 @@ static coda_status choose_all(const struct gpu *gpu, coda_kernel *kernel, struct
     struct variant last = variant[*count - 1];
     variant[0] = tuned;
     *count = 1;
-    if (is_hopper(&tuned) && !is_hopper(&last))
+    if (is_hopper(tuned.mainloop) && !is_hopper(last.mainloop))
         variant[(*count)++] = last;
     return CODA_OK;
 }

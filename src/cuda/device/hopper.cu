@@ -20,10 +20,9 @@
 #define PRODUCER_REGISTERS 136
 #define CONSUMER_REGISTERS 184
 #else
-#define PRODUCER_REGISTERS 40
-#define CONSUMER_REGISTERS 232
+#define PRODUCER_REGISTERS 24
+#define CONSUMER_REGISTERS 240
 #endif
-#define WARM_STEPS 12 /* so long before it is brought, an operand is asked for from memory */
 
 /* ---------------------------------------------------------------- barriers and copies */
 
@@ -88,9 +87,12 @@ INLINE void bring_to_all(u32 to, const Map *map, u32 barrier, int x, int y)
                  "l"(map), "r"(barrier), "r"(x), "r"(y), "h"((u16)((1 << CLUSTER) - 1))
                  : "memory");
 }
-INLINE void warm(const Map *map, int x, int y)
+/* One thread of a warp, so that the compiler knows that there is only one: else each copy becomes a loop over threads. */
+INLINE bool elect(void)
 {
-    asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(map), "r"(x), "r"(y) : "memory");
+    u32 elected;
+    asm volatile("{\n.reg .pred P;\nelect.sync _|P, 0xffffffff;\nselp.u32 %0, 1, 0, P;\n}" : "=r"(elected));
+    return elected;
 }
 INLINE void consumers_sync(void) { asm volatile("bar.sync 4, 256;" ::: "memory"); }
 INLINE void group_sync(int barrier) { asm volatile("bar.sync %0, 128;" ::"r"(barrier) : "memory"); }
@@ -135,112 +137,53 @@ struct Block {
     u32 warm;  /* pieces between a request to L2 and the load: some 8 steps */
 };
 
-/* A step of K of one of the block's tiles, and where its operands lie. */
-struct Walk {
-    int t, s, k, depth; /* tile in the walk, range of K, place in it and its length */
-    u32 step;           /* of the tile */
-    Tile tile;
-};
-INLINE void walk_range(const Params &P, Walk &walk) { walk.k = 0, walk.depth = depth_of(P, 0, walk.s); }
-INLINE void walk_tile(const Params &P, const Block &block, Walk &walk)
-{
-    walk.s = 0, walk.step = 0;
-    walk.tile = tile_at(P, walk.t, block.rank);
-    walk_range(P, walk);
-}
-/* The next step; false where there is none. */
-INLINE bool walk_on(const Params &P, const Block &block, Walk &walk)
-{
-    walk.k += DEPTH, walk.step++;
-    if (walk.k < walk.depth)
-        return true;
-    if (++walk.s < SEGMENTS(0)) {
-        walk_range(P, walk);
-        return true;
-    }
-    walk.t += block.clusters;
-    if (walk.t >= block.tiles)
-        return false;
-    walk_tile(P, block, walk);
-    return true;
-}
-
-#if LEFT_K_MAJOR
-#define LEFT_PARTS 1
-#define LEFT_PLACE(walk, part) (walk).k, (walk).tile.m
-#else
-#define LEFT_PARTS 2
-#define LEFT_PLACE(walk, part) (walk).tile.m + 64 * (part), (walk).k
-#endif
-#if RIGHT_K_MAJOR
-#define RIGHT_PLACE(walk, row) (walk).k, row
-#else
-#define RIGHT_PLACE(walk, row) row, (walk).k
-#endif
-/* The map of box i of the right operand, and the box's first row. */
-INLINE const Map *right_box(const Params &P, const Block &block, const Walk &walk, int i, int &row)
-{
-    const int column = (block.rank * BOXES + i) * BOX_ROWS;
-    row = walk.tile.n + column % TILE_COLUMNS;
-    return P.map + right_map(P, column / TILE_COLUMNS, walk.s, row);
-}
-
-INLINE void bring_step(const Params &P, const Block &block, const Walk &walk, int stage)
-{
-    const u32 full = block.full + 8 * stage;
-    barrier_expect(full, LEFT_BYTES + RIGHT_BYTES);
-    UNROLL for (int i = 0; i < LEFT_PARTS; i++)
-        bring(block.left + stage * LEFT_BYTES + i * 64 * K_ROW_BYTES, P.map + left_map(walk.s), full, LEFT_PLACE(walk, i));
-    UNROLL for (int i = 0; i < BOXES; i++)
-    {
-        const u32 right = block.right + stage * RIGHT_BYTES + (block.rank * BOXES + i) * BOX_ROWS * K_ROW_BYTES;
-        int row;
-        const Map *map = right_box(P, block, walk, i, row);
-#if CLUSTER > 1
-        bring_to_all(right, map, full, RIGHT_PLACE(walk, row));
-#else
-        bring(right, map, full, RIGHT_PLACE(walk, row));
-#endif
-    }
-}
-/* Asks for a step's operands to be brought into L2. Blocks that share a row or column of tiles share its steps. */
-INLINE void warm_step(const Params &P, const Block &block, const Walk &walk)
-{
-    const u32 columns = P.column_tiles < P.group ? P.column_tiles : P.group;
-    const u32 rows = P.row_tiles < P.group ? P.row_tiles : P.group;
-    if (walk.step % columns == (u32)walk.tile.n / TILE_COLUMNS % columns)
-        UNROLL for (int i = 0; i < LEFT_PARTS; i++) warm(P.map + left_map(walk.s), LEFT_PLACE(walk, i));
-    if (walk.step % rows == (u32)walk.tile.m / (TILE_ROWS * CLUSTER) % rows)
-        UNROLL for (int i = 0; i < BOXES; i++)
-        {
-            int row;
-            const Map *map = right_box(P, block, walk, i, row);
-            warm(map, RIGHT_PLACE(walk, row));
-        }
-}
-
 INLINE void run_producer(const Params &P, const Block &block)
 {
     int stage = 0;
     u32 phase = 1;
-    if (block.cluster >= block.tiles)
-        return;
-    Walk walk;
-    walk.t = block.cluster;
-    walk_tile(P, block, walk);
-    Walk ahead = walk;
-    bool more = true, warms = WARM_STEPS > 0;
-    ROLLED for (int i = 0; i < WARM_STEPS && warms; i++) warms = walk_on(P, block, ahead);
-    ROLLED while (more)
+    ROLLED for (int t = block.cluster; t < block.tiles; t += block.clusters)
     {
-        barrier_wait(block.empty + 8 * stage, phase);
-        bring_step(P, block, walk, stage);
-        more = walk_on(P, block, walk);
-        if (++stage == STAGES)
-            stage = 0, phase ^= 1;
-        if (warms) {
-            warm_step(P, block, ahead);
-            warms = walk_on(P, block, ahead);
+        const Tile tile = tile_at(P, t, block.rank);
+        ROLLED for (int s = 0; s < SEGMENTS(0); s++)
+        {
+            const Map *map[BOXES];
+            int row[BOXES];
+            UNROLL for (int i = 0; i < BOXES; i++)
+            {
+                const int column = (block.rank * BOXES + i) * BOX_ROWS;
+                row[i] = tile.n + column % TILE_COLUMNS;
+                map[i] = P.map + right_map(P, column / TILE_COLUMNS, s, row[i]);
+            }
+            const int depth = depth_of(P, 0, s);
+            ROLLED for (int k = 0; k < depth; k += DEPTH)
+            {
+                const u32 full = block.full + 8 * stage;
+                barrier_wait(block.empty + 8 * stage, phase);
+                barrier_expect(full, LEFT_BYTES + RIGHT_BYTES);
+                const u32 left = block.left + stage * LEFT_BYTES;
+#if LEFT_K_MAJOR
+                bring(left, P.map + left_map(s), full, k, tile.m);
+#else
+                bring(left, P.map + left_map(s), full, tile.m, k);
+                bring(left + 64 * K_ROW_BYTES, P.map + left_map(s), full, tile.m + 64, k);
+#endif
+                UNROLL for (int i = 0; i < BOXES; i++)
+                {
+                    const u32 right = block.right + stage * RIGHT_BYTES + (block.rank * BOXES + i) * BOX_ROWS * K_ROW_BYTES;
+#if RIGHT_K_MAJOR
+                    const int x = k, y = row[i];
+#else
+                    const int x = row[i], y = k;
+#endif
+#if CLUSTER > 1
+                    bring_to_all(right, map[i], full, x, y);
+#else
+                    bring(right, map[i], full, x, y);
+#endif
+                }
+                if (++stage == STAGES)
+                    stage = 0, phase ^= 1;
+            }
         }
     }
 }

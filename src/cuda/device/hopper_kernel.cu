@@ -63,13 +63,15 @@ extern "C" __global__ void __launch_bounds__(384, 1) coda_kernel(const __grid_co
     const int warpgroup = __shfl_sync(ALL_LANES, threadIdx.x >> 7, 0); /* so that the compiler knows it as uniform */
     if (warpgroup == 0) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
-        if (threadIdx.x == 0)
-            run_producer(P, block);
+        if (__shfl_sync(ALL_LANES, threadIdx.x >> 5, 0) == 0) {
+            if (elect())
+                run_producer(P, block);
+        }
 #if EPILOGUE_ASIDE
-        else if (threadIdx.x >= 32)
+        else
             run_epilogue(P, block, threadIdx.x - 32);
 #else
-        else if (HAS_VALUES && threadIdx.x >= 32)
+        else if (HAS_VALUES)
             run_prologue(P, block, threadIdx.x - 32);
 #endif
     } else {
