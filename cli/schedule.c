@@ -57,7 +57,7 @@ static int64_t size_in_step(const coda_schedule *schedule, const coda_step *step
         coda_operand operand;
         int64_t shape[2];
         if (coda_program_operand(step->program, k, &operand) != CODA_OK ||
-            coda_schedule_shape(schedule, coda_schedule_find(schedule, operand.name), dims, shape, NULL) != CODA_OK)
+            coda_schedule_shape(schedule, step->value[k], dims, shape, NULL) != CODA_OK)
             continue;
         for (int d = 0; d < operand.rank; d++)
             if (strcmp(operand.dim[d], axis) == 0)

@@ -432,6 +432,9 @@ typedef struct coda_step {
     const coda_kernel *kernel;
     int phase;   /* CODA_FORWARD or CODA_BACKWARD */
     int chunked; /* 1: runs once for every chunk of rows */
+    const int
+        *value; /* one an operand of the program: which value it is. A vector's gradient is a value twice: the runs
+                       * that a program gives, and what they sum up to, which coda_schedule_find finds */
 } coda_step;
 CODA_API int coda_schedule_step_count(const coda_schedule *schedule);
 CODA_API coda_status coda_schedule_step(const coda_schedule *schedule, int index, coda_step *step);

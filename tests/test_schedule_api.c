@@ -81,6 +81,16 @@ static void steps_come_in_order(void **state)
             assert_string_equal(coda_program_name(step.program),
                                 coda_program_name(coda_module_program(t.programs, programs++)));
         assert_int_equal(step.chunked, 0);
+        for (int o = 0; o < coda_program_operand_count(step.program); o++) {
+            coda_operand info;
+            coda_value value;
+            assert_int_equal(coda_program_operand(step.program, o, &info), CODA_OK);
+            assert_int_equal(coda_schedule_value(r.schedule, step.value[o], &value), CODA_OK);
+            assert_int_equal(value.rank, info.rank);
+            assert_int_equal(value.dtype, info.dtype);
+            if (!sum)
+                assert_string_equal(value.name, info.name);
+        }
     }
     assert_int_equal(sums, 2);
     assert_int_equal(programs, coda_module_size(t.programs));

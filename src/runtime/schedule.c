@@ -259,7 +259,8 @@ coda_status coda_schedule_step(const coda_schedule *schedule, int index, coda_st
         return CODA_INVALID;
     const struct plan_step *s = &schedule->plan.step[index];
     const struct schedule_kernel *kernel = &schedule->kernel[s->program >= 0 ? s->program : schedule->unit.count];
-    *step = (coda_step){&kernel->program, kernel->kernel, s->backward ? CODA_BACKWARD : CODA_FORWARD, s->chunked};
+    *step =
+        (coda_step){&kernel->program, kernel->kernel, s->backward ? CODA_BACKWARD : CODA_FORWARD, s->chunked, s->value};
     return CODA_OK;
 }
 
