@@ -89,6 +89,40 @@ static bool sums_vectors(const coda_schedule *schedule)
     return false;
 }
 
+/* The kernels of a schedule, compiled side by side: a cold GPU kernel takes seconds. */
+struct making {
+    coda_schedule *schedule;
+    const coda_options *options;
+    coda_status *status; /* one a kernel */
+    coda_error *error;
+};
+
+static void make_one(void *context, int64_t index)
+{
+    const struct making *m = context;
+    m->status[index] = make_kernel(m->schedule, &m->schedule->kernel[index], m->schedule->unit.graph[index], m->options,
+                                   &m->error[index]);
+}
+
+static coda_status make_all(coda_schedule *schedule, int count, const coda_options *options, coda_error *error)
+{
+    struct making m = {schedule, options, calloc((size_t)count + 1, sizeof *m.status),
+                       calloc((size_t)count + 1, sizeof *m.error)};
+    coda_status status = CODA_OK;
+    if (m.status && m.error)
+        coda_parallel_for(schedule->device, count, make_one, &m);
+    else
+        status = fail_memory(error, "the kernels of a schedule", (size_t)count * sizeof *m.error);
+    for (int i = 0; i < count && status == CODA_OK; i++) {
+        status = m.status[i];
+        if (status != CODA_OK && error)
+            *error = m.error[i];
+    }
+    free(m.status);
+    free(m.error);
+    return status;
+}
+
 static coda_status make_kernels(coda_schedule *schedule, const coda_options *options, coda_error *error)
 {
     const coda_module *standard;
@@ -97,8 +131,7 @@ static coda_status make_kernels(coda_schedule *schedule, const coda_options *opt
     schedule->kernel = calloc((size_t)count + 1, sizeof *schedule->kernel);
     if (!schedule->kernel)
         return fail_memory(error, "the kernels of a schedule", (size_t)count * sizeof *schedule->kernel);
-    for (int i = 0; i < count && status == CODA_OK; i++)
-        status = make_kernel(schedule, &schedule->kernel[i], schedule->unit.graph[i], options, error);
+    status = make_all(schedule, count, options, error);
     if (status != CODA_OK || !sums_vectors(schedule))
         return status;
     status = coda_standard_module(&standard, error);
