@@ -112,6 +112,20 @@ def test_the_error_of_the_weights_gradient_does_not_grow_with_the_number_of_chun
     assert max(errors) < 1.2 * min(errors), errors
 
 
+def test_a_second_backward_is_refused_or_recomputed(device):
+    x, w = torch.randn(6, 16, device=device, requires_grad=True), torch.randn(40, 16, device=device, requires_grad=True)
+    target = torch.arange(6, device=device)
+    loss = C.linear_cross_entropy(x, w, target)
+    loss.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="recompute=True"):
+        loss.backward()
+    loss, w.grad = C.linear_cross_entropy(x, w, target, recompute=True), None
+    loss.backward(retain_graph=True)
+    once = w.grad.clone()
+    loss.backward()
+    torch.testing.assert_close(w.grad, 2 * once)
+
+
 def test_compiled_with_fullgraph(device):
     x, w = torch.randn(20, 16, device=device, requires_grad=True), torch.randn(40, 16, device=device, requires_grad=True)
     target = torch.randint(0, 40, (20,), device=device)

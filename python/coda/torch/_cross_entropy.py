@@ -8,70 +8,102 @@ from .._program import Module, standard_module
 from ._launch import CODA_DTYPE, Sequence, device_key
 from ._operator import LIBRARY
 
-TEXT = """
-# Loss of every row from the statistics of gemm_lse; 0 for ignored rows.
-program loss {
-    in  L, Q : f32[M, R]
+
+def _text(cap: bool, smooth: bool) -> str:
+    """The programs; what an option needs is there only with the option."""
+    z = "cap * tanh(y / cap)" if cap else "y"
+    return f"""
+program logits {{
+    in  A : bf16[M, K]
+    in  W : bf16[V, K]
+    in  t : i32[M]
+    {"param cap = 1" if cap else ""}
+    y = A @ W.T
+    z = {z}
+    out Z : bf16[M, V]    = y       # before the cap: what the gradient needs
+    out L : f32[M, V/128] = logsumexp(z, V:128)
+    out T : f32[M]        = pick(z, t)
+    {"out Q : f32[M, V/128] = sum(z, V:128)" if smooth else ""}
+}}
+# Loss of every row; 0 for ignored rows. share is smoothing / V.
+program loss {{
+    in  L : f32[M, R]
+    {"in  Q : f32[M, R]" if smooth else ""}
     in  T : f32[M]
     in  t : i32[M]
     param ignore = -100
-    param smoothing = 0
-    param share = 0                 # smoothing / V
+    {"param smoothing = 0; param share = 0" if smooth else ""}
     param z_loss = 0
     lse = logsumexp(L, R)
-    out ce : f32[M] = where(t == ignore, 0, lse - (1 - smoothing) * T - share * sum(Q, R))
+    out ce : f32[M] = where(t == ignore, 0, lse - {"(1 - smoothing) * T - share * sum(Q, R)" if smooth else "T"})
     out zl : f32[M] = where(t == ignore, 0, z_loss * lse * lse)
-}
+}}
 # Gradient of the logits, which takes their place: of w ce + u zl.
-program gradient {
+program gradient {{
     in  Z : bf16[M, V]
     in  L : f32[M, V/128]
     in  t : i32[M]
     in  w, u : f32[M]
     param ignore = -100
-    param smoothing = 0
+    {"param smoothing = 0; param share = 0" if smooth else ""}
     param z_loss = 0
-    param cap = 0
+    {"param cap = 1" if cap else ""}
     lse = logsumexp(L)
     live = where(t == ignore, 0, w)
     spread = where(t == ignore, 0, w + 2 * z_loss * lse * u)
-    h = tanh(Z / cap)
-    z = where(cap > 0, cap * h, Z)
-    dz = exp(z - lse) * spread - ((1 - smoothing) * onehot(t, V) + smoothing / V) * live
-    out dZ : bf16[M, V] = where(cap > 0, dz * (1 - h * h), dz)
-}
-program weight_gradient {
+    {"h = tanh(Z / cap)" if cap else ""}
+    dz = exp({"cap * h" if cap else "Z"} - lse) * spread - {
+        "((1 - smoothing) * onehot(t, V) + share)" if smooth else "onehot(t, V)"} * live
+    out dZ : bf16[M, V] = {"dz * (1 - h * h)" if cap else "dz"}
+}}
+program weight_gradient {{
     in  dZ : bf16[M, V]
     in  A : bf16[M, K]
     out dW : bf16[V, K] = dZ.T @ A
-}
-program weight_gradient_added {
+}}
+program weight_gradient_added {{
     in  dZ : bf16[M, V]
     in  A : bf16[M, K]
     out dW : f32[V, K] += dZ.T @ A
-}
+}}
+# The sum over chunks in two bf16 words: hi is the gradient in the end, lo what its rounding lost. As exact as an f32 sum,
+# in half of the memory at the end, and 16-bit tiles are what the fastest schedules load and store.
+program weight_gradient_first {{
+    in  dZ : bf16[M, V]
+    in  A : bf16[M, K]
+    d = dZ.T @ A
+    h = cast(d, bf16)
+    out hi : bf16[V, K] = h
+    out lo : bf16[V, K] = d - h
+}}
+program weight_gradient_next {{
+    in  dZ : bf16[M, V]
+    in  A : bf16[M, K]
+    in  hi, lo : bf16[V, K]
+    d = dZ.T @ A + lo + hi
+    h = cast(d, bf16)
+    out hi2 : bf16[V, K] = h
+    out lo2 : bf16[V, K] = d - h
+}}
 """
 
 
 class _Head:
-    """The launches of one type: each takes the memory of its outs."""
+    """The launches of one type and set of options: each takes the memory of its outs."""
 
-    def __init__(self, dtype):
-        retype = lambda module: module if dtype == "bf16" else module.retype("bf16", dtype)  # noqa: E731
-        own, standard = retype(Module.parse(TEXT, "linear_cross_entropy")), retype(standard_module())
-        self.logits = self._launch(standard["gemm_lse"])
-        self.loss, self.gradient = self._launch(own["loss"]), self._launch(own["gradient"])
-        self.dgrad = self._launch(standard["gemm_dgrad"])
-        self.wgrad, self.wgrad_added = self._launch(own["weight_gradient"]), self._launch(own["weight_gradient_added"])
-
-    @staticmethod
-    def _launch(program):
-        return Sequence("linear_cross_entropy", [program], program.operands, [], program.parameters).run
+    def __init__(self, dtype, cap, smooth):
+        own = Module.parse(_text(cap, smooth).replace("bf16", dtype), "linear_cross_entropy")
+        for program in own:
+            sequence = Sequence("linear_cross_entropy", [program], program.operands, [], program.parameters)
+            setattr(self, program.name, sequence.run)
+        dgrad = standard_module() if dtype == "bf16" else standard_module().retype("bf16", dtype)
+        program = dgrad["gemm_dgrad"]
+        self.dgrad = Sequence("linear_cross_entropy", [program], program.operands, [], program.parameters).run
 
 
 @functools.lru_cache(None)
-def _head_of(dtype):
-    return _Head(CODA_DTYPE[dtype])
+def _head_of(dtype, cap, smooth):
+    return _Head(CODA_DTYPE[dtype], cap, smooth)
 
 
 def chunk_rows(rows: int, width: int) -> int:
@@ -83,39 +115,65 @@ class _Chunks:
     """One pass over the rows: losses, and gradients if row weights are given."""
 
     def __init__(self, x, weight, target, options, chunk):
-        self.x, self.weight, self.target, self.options = x, weight, target, options
-        self.head, self.key = _head_of(x.dtype), device_key(x)
-        self.rows, self.width, self.vocabulary = x.shape[0], x.shape[1], weight.shape[0]
-        self.chunk = chunk or chunk_rows(self.rows, self.width)
+        self.x, self.weight, self.target = x, weight, target
+        self.ignore, self.smoothing, self.cap, self.z_loss = options
+        self.head = _head_of(x.dtype, self.cap > 0, self.smoothing > 0)
+        self.key, self.rows, self.vocabulary = device_key(x), x.shape[0], weight.shape[0]
+        self.chunk = chunk or chunk_rows(self.rows, x.shape[1])
 
-    def run(self, w=None, u=None, dx=None, dw=None):
-        """Returns ce and zl of every row; adds to dw (f32) or fills it, fills dx."""
-        ignore, smoothing, cap, z_loss = self.options
-        x, head, key, empty = self.x, self.head, self.key, self.x.new_empty
+    def run(self, w=None, u=None, dx=None, add=None):
+        """Returns ce and zl of every row; fills dx, and calls add(logits' gradient, rows of x) for the weight's."""
+        x, head, key, f32 = self.x, self.head, self.key, torch.float32
         n, v, runs = min(self.chunk, self.rows), self.vocabulary, -(-self.vocabulary // 128)
-        ce, zl = empty(self.rows, dtype=torch.float32), empty(self.rows, dtype=torch.float32)
-        logits, lse, sums = empty(n, v), empty(n, runs, dtype=torch.float32), empty(n, runs, dtype=torch.float32)
-        picked = empty(n, dtype=torch.float32)
+        cap = (self.cap,) if self.cap else ()
+        smooth = (self.smoothing, self.smoothing / v) if self.smoothing else ()
+        ce, zl = x.new_empty(self.rows, dtype=f32), x.new_empty(self.rows, dtype=f32)
+        logits, lse, picked = x.new_empty(n, v), x.new_empty(n, runs, dtype=f32), x.new_empty(n, dtype=f32)
+        sums = x.new_empty(n, runs, dtype=f32) if smooth else None
         for first in range(0, self.rows, self.chunk):
             rows = slice(first, min(first + self.chunk, self.rows))
             k = rows.stop - first
-            a, t, z, l, q, p = x[rows], self.target[rows], logits[:k], lse[:k], sums[:k], picked[:k]
-            head.logits(key, a, self.weight, t, z, l, p, q, cap)
-            head.loss(key, l, q, p, t, ce[rows], zl[rows], ignore, smoothing, smoothing / v, z_loss)
+            a, t, z, l, p = x[rows], self.target[rows], logits[:k], lse[:k], picked[:k]
+            q = (sums[:k],) if smooth else ()
+            head.logits(key, a, self.weight, t, z, l, p, *q, *cap)
+            head.loss(key, l, *q, p, t, ce[rows], zl[rows], self.ignore, *smooth, self.z_loss)
             if w is None:
                 continue
-            head.gradient(key, z, l, t, w[rows], u[rows], z, ignore, smoothing, z_loss, cap)
+            head.gradient(key, z, l, t, w[rows], u[rows], z, self.ignore, *smooth, self.z_loss, *cap)
             if dx is not None:
                 head.dgrad(key, z, self.weight, dx[rows])
-            if dw is not None:
-                (head.wgrad_added if dw.dtype is torch.float32 else head.wgrad)(key, z, a, dw)
+            if add is not None:
+                add(z, a)
         return ce, zl
 
-    def weight_gradient(self):
-        """Memory for the weight's gradient: in f32 where several chunks add up, else in its own type."""
-        if self.chunk < self.rows or self.weight.dtype is torch.float32:
-            return self.weight.new_zeros(self.weight.shape, dtype=torch.float32)
-        return torch.empty_like(self.weight, memory_format=torch.contiguous_format)
+    def several(self):
+        return self.chunk < self.rows
+
+
+class _WeightGradient:
+    """The weight's gradient, added up over chunks without loss: in f32, or in two words of a 16-bit type."""
+
+    def __init__(self, chunks, main_grad=None):
+        self.head, self.key, weight = chunks.head, chunks.key, chunks.weight
+        self.low, self.value, self.first = None, main_grad, main_grad is None
+        if main_grad is None:
+            self.value = torch.empty_like(weight, memory_format=torch.contiguous_format)
+            if weight.dtype is torch.float32:
+                self.value.zero_()
+            elif chunks.several():
+                self.low = torch.empty_like(self.value)
+
+    def add(self, dz, a):
+        head, key = self.head, self.key
+        if self.value.dtype is torch.float32:
+            head.weight_gradient_added(key, dz, a, self.value)
+        elif self.low is None:
+            head.weight_gradient(key, dz, a, self.value)
+        elif self.first:
+            head.weight_gradient_first(key, dz, a, self.value, self.low)
+        else:
+            head.weight_gradient_next(key, dz, a, self.value, self.low, self.value, self.low)
+        self.first = False
 
 
 # ---------------------------------------------------------------- operators
@@ -158,20 +216,16 @@ def _forward(x, weight, target, reduction, ignore, smoothing, cap, z_loss, chunk
         return loss, zl, torch.zeros_like(x) if need_x else none, torch.zeros_like(weight) if need_w else none.clone()
     chunks = _Chunks(x, weight, target, _options(ignore, smoothing, cap, z_loss), chunk)
     dx = x.new_empty(x.shape) if need_x else None
-    dw = chunks.weight_gradient() if need_w else None
-    ce, zl = chunks.run(scale, scale, dx, dw) if need_x or need_w else chunks.run()
+    dw = _WeightGradient(chunks) if need_w else None
+    ce, zl = chunks.run(scale, scale, dx, dw and dw.add) if need_x or need_w else chunks.run()
     loss, zl = _reduce(ce, zl, scale, reduction)
-    return loss, zl, none if dx is None else dx, none.clone() if dw is None else dw
+    return loss, zl, none if dx is None else dx, none.clone() if dw is None else dw.value
 
 
 def _fake_forward(x, weight, target, reduction, ignore, smoothing, cap, z_loss, chunk, need_x, need_w):
     shape = (x.shape[0],) if reduction == NONE else ()
     f32 = lambda *s: x.new_empty(s, dtype=torch.float32)  # noqa: E731
-    dw = x.new_empty(0)
-    if need_w:
-        several = (chunk or chunk_rows(x.shape[0], x.shape[1])) < x.shape[0] or weight.dtype is torch.float32
-        dw = weight.new_empty(weight.shape, dtype=torch.float32 if several else weight.dtype)
-    return f32(*shape), f32(*shape), x.new_empty(x.shape if need_x else 0), dw
+    return f32(*shape), f32(*shape), x.new_empty(x.shape if need_x else 0), weight.new_empty(weight.shape if need_w else 0)
 
 
 def _backward(x, weight, target, w, u, main_grad, ignore, smoothing, cap, z_loss, chunk, need_x, need_w):
@@ -182,23 +236,14 @@ def _backward(x, weight, target, w, u, main_grad, ignore, smoothing, cap, z_loss
             torch.zeros_like(weight) if need_w and main_grad is None else none.clone()
     chunks = _Chunks(x, weight, target, _options(ignore, smoothing, cap, z_loss), chunk)
     dx = x.new_empty(x.shape) if need_x else None
-    dw = None
-    if need_w:
-        dw = main_grad if main_grad is not None else chunks.weight_gradient()
-    chunks.run(w.contiguous(), u.contiguous(), dx, dw)
-    if main_grad is not None or dw is None:
-        return none if dx is None else dx, none.clone()
-    return none if dx is None else dx, dw if dw.dtype is weight.dtype else dw.to(weight.dtype)
+    dw = _WeightGradient(chunks, main_grad) if need_w else None
+    chunks.run(w.contiguous(), u.contiguous(), dx, dw and dw.add)
+    return none if dx is None else dx, none.clone() if dw is None or main_grad is not None else dw.value
 
 
 def _fake_backward(x, weight, target, w, u, main_grad, ignore, smoothing, cap, z_loss, chunk, need_x, need_w):
     return (x.new_empty(x.shape if need_x else 0),
             weight.new_empty(weight.shape if need_w and main_grad is None else 0))
-
-
-def _scaled(gradient, scale, dtype):
-    out = torch.empty_like(gradient, dtype=dtype)
-    return torch.mul(gradient, scale, out=out)
 
 
 _NUMBERS = "int ignore_index, float smoothing, float cap, float z_loss, int chunk, bool need_x, bool need_w"
@@ -209,7 +254,6 @@ LIBRARY.define(f"linear_cross_entropy_forward(Tensor x, Tensor weight, Tensor ta
                " -> (Tensor, Tensor, Tensor, Tensor)")
 LIBRARY.define("linear_cross_entropy_backward(Tensor x, Tensor weight, Tensor target, Tensor w, Tensor u, "
                f"Tensor(a!)? main_grad, {_NUMBERS}) -> (Tensor, Tensor)")
-LIBRARY.define("scaled(Tensor gradient, Tensor scale, ScalarType dtype) -> Tensor")
 
 
 def _impl(name, real, fake):
@@ -219,7 +263,6 @@ def _impl(name, real, fake):
 
 _impl("linear_cross_entropy_forward", _forward, _fake_forward)
 _impl("linear_cross_entropy_backward", _backward, _fake_backward)
-_impl("scaled", _scaled, lambda gradient, scale, dtype: torch.empty_like(gradient, dtype=dtype))
 _impl("linear_cross_entropy",
       lambda x, w, t, m, reduction, i, s, c, z, chunk, r: _forward(x, w, t, reduction, i, s, c, z, chunk, False, False)[:2],
       lambda x, w, t, m, reduction, i, s, c, z, chunk, r: _fake_forward(x, w, t, reduction, i, s, c, z, chunk, False,
@@ -235,7 +278,7 @@ class _Function(torch.autograd.Function):
             now = not recompute
             loss, zl, dx, dw = _ops.linear_cross_entropy_forward(
                 x, weight, target, reduction, ignore, smoothing, cap, z_loss, chunk, now and need_x, now and need_w)
-        ctx.recompute, ctx.needs, ctx.main_grad, ctx.dtype = recompute, (need_x, need_w), main_grad, weight.dtype
+        ctx.recompute, ctx.needs, ctx.main_grad, ctx.spent = recompute, (need_x, need_w), main_grad, False
         ctx.reduction, ctx.numbers = reduction, (ignore, smoothing, cap, z_loss, chunk)
         ctx.save_for_backward(*((x, weight, target) if recompute else (dx, dw)))
         if not recompute:
@@ -247,9 +290,7 @@ class _Function(torch.autograd.Function):
         need_x, need_w = ctx.needs
         rest = (None,) * 9
         if not ctx.recompute:
-            dx, dw = ctx.saved_tensors
-            return (_ops.scaled(dx, d_loss, dx.dtype) if need_x else None,
-                    _ops.scaled(dw, d_loss, ctx.dtype) if need_w else None, *rest)
+            return (*_scale(ctx, d_loss), *rest)
         x, weight, target = ctx.saved_tensors
         w, u = d_loss, d_zl
         if ctx.reduction != NONE:
@@ -257,6 +298,23 @@ class _Function(torch.autograd.Function):
             w, u = scale * d_loss, scale * d_zl
         dx, dw = _ops.linear_cross_entropy_backward(x, weight, target, w, u, ctx.main_grad, *ctx.numbers, need_x, need_w)
         return dx if need_x else None, dw if need_w and ctx.main_grad is None else None, *rest
+
+
+def _scale(ctx, d_loss):
+    """The gradients that the forward made, times the one that arrives: in place, for the weight's is large."""
+    if ctx.spent:
+        raise RuntimeError("linear_cross_entropy: a second backward through one loss, whose gradients were given away by the "
+                           "first. Pass recompute=True to allow it")
+    scaled = []
+    for gradient, need in zip(ctx.saved_tensors, ctx.needs):
+        if not need:
+            scaled.append(None)
+        elif torch.compiler.is_compiling() or type(gradient) is not torch.Tensor or torch._C._len_torch_dispatch_stack():
+            scaled.append((gradient * d_loss).to(gradient.dtype))
+        else:
+            scaled.append(gradient.mul_(d_loss))
+            ctx.spent = True
+    return scaled
 
 
 def _autograd(*arguments):
