@@ -12,6 +12,7 @@ SOURCES := $(sort $(wildcard src/*/*.c)) $(GENERATED)
 OBJECTS := $(patsubst %.c,$(BUILD)/%.o,$(patsubst $(BUILD)/%,%,$(SOURCES)))
 CLI     := $(patsubst %.c,$(BUILD)/%.o,$(wildcard cli/*.c))
 TESTS   := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c))
+EXAMPLES := $(patsubst %.c,$(BUILD)/%,$(wildcard examples/*.c))
 KIT     := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/kit/*.c))
 MACHINE := $(shell uname -m)
 
@@ -77,7 +78,10 @@ $(BUILD)/coda: $(CLI) $(BUILD)/libcoda.a
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(KIT) $(BUILD)/libcoda.a
 	$(call say,ld) $(CC) $(ALL) $^ -lcmocka $(LIBS) -o $@
 
--include $(OBJECTS:.o=.d) $(CLI:.o=.d) $(KIT:.o=.d) $(addsuffix .d,$(TESTS))
+$(BUILD)/examples/%: $(BUILD)/examples/%.o $(BUILD)/libcoda.a
+	$(call say,ld) $(CC) $(ALL) $^ $(LIBS) -o $@
+
+-include $(OBJECTS:.o=.d) $(CLI:.o=.d) $(KIT:.o=.d) $(addsuffix .d,$(TESTS) $(EXAMPLES))
 
 # ---------------------------------------------------------------- the main job
 DATA ?= $(BUILD)/demo.txt
@@ -95,7 +99,7 @@ $(BUILD)/test-setup:
 	@touch $@
 
 test: $(BUILD)/test-setup
-	@$(MAKE) --no-print-directory all $(TESTS)
+	@$(MAKE) --no-print-directory all $(TESTS) $(EXAMPLES)
 	@CODA=$(BUILD)/coda scripts/run-tests $(TESTS)
 
 test-gpu: all
