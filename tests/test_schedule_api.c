@@ -101,6 +101,33 @@ static void steps_come_in_order(void **state)
     close_trial(&t);
 }
 
+/* What `coda rewrite --dims` says of the buffers is what the schedule asks for. */
+static void the_report_tells_the_bytes_of_the_schedule(void **state)
+{
+    static const char *const names[] = {"llama3", "gpt2", "qwen3"};
+    (void)state;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        struct block_trial t;
+        struct running r;
+        coda_error error;
+        char expected[128], *report = NULL;
+        coda_module *module;
+        coda_schedule_options options = with_backward();
+        open_trial(&t, "cpu", names[i], CODA_BF16, 300, 1);
+        open_running(&r, &t, &options);
+        coda_rewrite_options rewriting = {.backward = 1, .allow_passes = 1, .dims = &t.dims};
+        check(coda_rewrite(t.block, &rewriting, &module, &report, &error), &error);
+        snprintf(expected, sizeof expected, ", %.3f MB kept for the backward, %.3f MB scratch",
+                 (double)r.saved_bytes / 1e6, (double)r.scratch_bytes / 1e6);
+        if (strstr(report, expected) == NULL)
+            fail_msg("%s: the report does not say \"%s\":\n%s", names[i], expected, report);
+        coda_free(report);
+        coda_module_free(module);
+        close_running(&r);
+        close_trial(&t);
+    }
+}
+
 static void kept_values_can_be_looked_at(void **state)
 {
     static const char *const names[] = {"X1", "G", "U", "R"};
@@ -295,6 +322,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(values_say_what_they_are),
         cmocka_unit_test(steps_come_in_order),
+        cmocka_unit_test(the_report_tells_the_bytes_of_the_schedule),
         cmocka_unit_test(kept_values_can_be_looked_at),
         cmocka_unit_test(wrong_options_are_refused),
         cmocka_unit_test(a_wrong_launch_is_refused_and_writes_nothing),

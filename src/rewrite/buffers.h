@@ -72,7 +72,11 @@ bool memory_plan_make(struct memory_plan *plan, const struct unit *unit, int for
 void memory_plan_free(struct memory_plan *plan);
 int memory_plan_find(const struct memory_plan *plan, const char *name); /* -1: absent */
 
-/* "buffers: 14 for the 19 values between programs", and a line each. */
+enum { SLOT_ALIGNMENT = 256 };
+/* Bytes of a slot, a multiple of the alignment. 0: a size is not known, or memory cannot be so large. */
+size_t memory_plan_slot_bytes(const struct memory_plan *plan, int slot, const int64_t *sizes);
+
+/* "buffers: 14 for the 19 values between programs", their bytes where the report has sizes, and a line each. */
 void report_memory_plan(struct report *report, const struct memory_plan *plan);
 
 /* Parts, in files of their own. */

@@ -146,12 +146,46 @@ static void report_slot(struct report *report, const struct memory_plan *plan, i
                 plan->slot[slot].home == PLAN_SAVED ? ", kept" : "", names);
 }
 
+size_t memory_plan_slot_bytes(const struct memory_plan *plan, int slot, const int64_t *sizes)
+{
+    const struct plan_value *value = &plan->value[plan->slot[slot].value];
+    size_t bytes = coda_dtype_size(value->dtype);
+    for (int i = 0; i < value->shape.rank; i++) {
+        int64_t size = dim_size(&value->shape.dim[i], sizes);
+        if (i == 0 && value->wide && size > plan->chunk_rows)
+            size = plan->chunk_rows;
+        if (size < 1 || __builtin_mul_overflow(bytes, (size_t)size, &bytes))
+            return 0;
+    }
+    return bytes > SIZE_MAX - SLOT_ALIGNMENT ? 0 : (bytes + SLOT_ALIGNMENT - 1) / SLOT_ALIGNMENT * SLOT_ALIGNMENT;
+}
+
+/* ", 3.4 MB kept for the backward, 2.0 MB scratch"; nothing where sizes are missing. */
+static void print_bytes(const struct report *report, const struct memory_plan *plan, char *text, int size)
+{
+    int64_t sizes[MAX_AXES];
+    double kept = 0, scratch = 0;
+    int length = 0;
+    text[0] = '\0';
+    if (report == NULL || report->dims == NULL || !sizes_under(plan->block, report->dims, sizes))
+        return;
+    for (int slot = 0; slot < plan->slot_count; slot++) {
+        size_t bytes = memory_plan_slot_bytes(plan, slot, sizes);
+        if (bytes == 0)
+            return;
+        *(plan->slot[slot].home == PLAN_SAVED ? &kept : &scratch) += (double)bytes;
+    }
+    append(text, size, &length, ", %.3f MB kept for the backward, %.3f MB scratch", kept / 1e6, scratch / 1e6);
+}
+
 void report_memory_plan(struct report *report, const struct memory_plan *plan)
 {
     int count = plan->value_count - plan->caller_count;
     if (count == 0)
         return;
-    report_line(report, "buffers: %d for the %d values between programs", plan->slot_count, count);
+    char bytes[128];
+    print_bytes(report, plan, bytes, sizeof bytes);
+    report_line(report, "buffers: %d for the %d values between programs%s", plan->slot_count, count, bytes);
     for (int slot = 0; slot < plan->slot_count; slot++)
         report_slot(report, plan, slot);
 }

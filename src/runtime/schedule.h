@@ -23,10 +23,7 @@ struct coda_schedule {
     char **of;                      /* one a value of the caller: what a gradient belongs to; NULL */
 };
 
-enum {
-    SCHEDULE_ALIGNMENT = 256,
-    MAX_CALLER = 3 * MAX_OPERANDS, /* a block's operands, and gradients that arrive and leave */
-};
+enum { MAX_CALLER = 3 * MAX_OPERANDS }; /* a block's operands, and gradients that arrive and leave */
 
 /* Bytes, saturated; offset[] is of the slot in its memory. */
 struct slot_layout {

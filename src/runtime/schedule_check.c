@@ -147,9 +147,9 @@ static coda_status check_block(const coda_schedule *schedule, const char *what, 
     if (bytes && !memory)
         return fail(error, CODA_INVALID, "%s: the %s memory is NULL; expected %zu bytes", schedule->block->name, what,
                     bytes);
-    if (bytes && (uintptr_t)memory % SCHEDULE_ALIGNMENT)
+    if (bytes && (uintptr_t)memory % SLOT_ALIGNMENT)
         return fail(error, CODA_INVALID, "%s: the %s memory is at %p; expected a multiple of %d", schedule->block->name,
-                    what, memory, SCHEDULE_ALIGNMENT);
+                    what, memory, SLOT_ALIGNMENT);
     return CODA_OK;
 }
 

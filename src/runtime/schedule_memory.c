@@ -33,14 +33,6 @@ coda_tensor schedule_tensor(const coda_schedule *schedule, int value, const int6
     return tensor;
 }
 
-static bool bytes_of(const coda_tensor *tensor, size_t *bytes)
-{
-    size_t rows = (size_t)tensor->shape[0], columns = (size_t)tensor->shape[1];
-    return !__builtin_mul_overflow(rows, columns, bytes) &&
-           !__builtin_mul_overflow(*bytes, coda_dtype_size(tensor->dtype), bytes) &&
-           !__builtin_add_overflow(*bytes, (size_t)SCHEDULE_ALIGNMENT - 1, bytes);
-}
-
 /* Saved memory is laid out alike for both phases. */
 static bool is_slot_used(const struct memory_plan *plan, int slot, int phases)
 {
@@ -59,7 +51,7 @@ coda_status schedule_layout(const coda_schedule *schedule, int phases, const int
     layout->saved = layout->scratch = 0;
     for (int s = 0; s < plan->slot_count; s++) {
         const struct plan_value *value = &plan->value[plan->slot[s].value];
-        size_t *end = plan->slot[s].home == PLAN_SAVED ? &layout->saved : &layout->scratch, bytes;
+        size_t *end = plan->slot[s].home == PLAN_SAVED ? &layout->saved : &layout->scratch;
         layout->offset[s] = 0;
         if (plan->slot[s].home == PLAN_INPUT)
             continue;
@@ -70,11 +62,10 @@ coda_status schedule_layout(const coda_schedule *schedule, int phases, const int
             return fail(error, CODA_INVALID,
                         "%s: the size of axis %s, which %s needs, is not given; give it when the schedule is created",
                         schedule->block->name, schedule->block->axis[axis].name, value->name);
-        coda_tensor tensor = schedule_tensor(schedule, plan->slot[s].value, sizes, NULL);
+        size_t bytes = memory_plan_slot_bytes(plan, s, sizes);
         layout->offset[s] = *end;
-        if (!bytes_of(&tensor, &bytes) || __builtin_add_overflow(*end, bytes, end))
+        if (!bytes || __builtin_add_overflow(*end, bytes, end))
             return fail(error, CODA_INVALID, "%s: %s is larger than memory can be", schedule->block->name, value->name);
-        *end -= *end % SCHEDULE_ALIGNMENT;
     }
     return CODA_OK;
 }
