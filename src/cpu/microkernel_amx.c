@@ -1,7 +1,9 @@
 /* Products of bf16 on tile registers: 32 x 32 sums in four tiles, 32 steps of K at a time.
  *
- * The wrappers are our own because gcc 12's intrinsics name neither the memory they read nor the tiles they change. */
-#if defined(__AMX_TILE__) && defined(__AMX_BF16__) && defined(__AVX512BW__)
+ * The wrappers are our own because gcc 12's intrinsics name neither the memory they read nor the tiles they change.
+ * clang 14 spells the macros without their second underscore. */
+#if (defined(__AMX_TILE__) || defined(__AMXTILE__)) && (defined(__AMX_BF16__) || defined(__AMXBF16__)) &&              \
+    defined(__AVX512BW__)
 #define LANES_AVX512
 #include "cpu/machine.h"
 #include "cpu/pack_pairs.h"
