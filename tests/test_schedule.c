@@ -4,6 +4,7 @@
 #include "kit/scheduled.h"
 
 #include <math.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -315,6 +316,53 @@ static void the_derived_layer_agrees_with_the_written_programs(void **state)
     close_trial(&t);
 }
 
+enum { LAUNCHERS = 3 };
+
+struct launcher {
+    struct running running;
+    pthread_t thread;
+    coda_status status;
+};
+
+static void *launch_often(void *context)
+{
+    struct launcher *l = context;
+    struct running *r = &l->running;
+    for (int i = 0; i < 20 && l->status == CODA_OK; i++)
+        l->status = coda_schedule_launch(r->schedule, CODA_FORWARD, r->operand, r->count, r->saved, r->scratch, NULL,
+                                         NULL, NULL);
+    return NULL;
+}
+
+/* Each with memory of its own. */
+static void several_threads_may_launch_one_schedule(void **state)
+{
+    static struct launcher launcher[LAUNCHERS];
+    (void)state;
+    struct block_trial t;
+    coda_schedule *own[LAUNCHERS];
+    coda_schedule_options options = with_backward();
+    open_trial(&t, "cpu", "llama3", CODA_BF16, 70, 1);
+    for (int i = 0; i < LAUNCHERS; i++) {
+        open_running(&launcher[i].running, &t, &options);
+        own[i] = launcher[i].running.schedule;
+        launcher[i].running.schedule = own[0];
+    }
+    for (int i = 0; i < LAUNCHERS; i++)
+        assert_int_equal(pthread_create(&launcher[i].thread, NULL, launch_often, &launcher[i]), 0);
+    for (int i = 0; i < LAUNCHERS; i++) {
+        pthread_join(launcher[i].thread, NULL);
+        assert_int_equal(launcher[i].status, CODA_OK);
+        launch(&launcher[i].running, CODA_BACKWARD);
+        compare(&launcher[i].running, &t, 0, CODA_FORWARD | CODA_BACKWARD);
+    }
+    for (int i = LAUNCHERS - 1; i >= 0; i--) {
+        launcher[i].running.schedule = own[i];
+        close_running(&launcher[i].running);
+    }
+    close_trial(&t);
+}
+
 /* ---------------------------------------------------------------- random blocks */
 
 enum { RANDOM_BLOCKS = 60 };
@@ -367,6 +415,7 @@ int main(void)
         cmocka_unit_test(results_may_take_the_place_of_what_was_read),
         cmocka_unit_test(gradients_that_nobody_wants_are_left_out),
         cmocka_unit_test(the_derived_layer_agrees_with_the_written_programs),
+        cmocka_unit_test(several_threads_may_launch_one_schedule),
         cmocka_unit_test(random_blocks_give_the_bits_of_their_programs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
