@@ -122,6 +122,38 @@ static void the_fastest_choice_is_remembered_and_used(void **state)
     stub_close(device);
 }
 
+/* A kernel whose result depends on how much shared memory its tile takes. */
+static void leave_a_trace(const struct stub_counts *counts)
+{
+    stub_mark_memory((unsigned char)(counts->shared_bytes >> 10));
+}
+
+static void see_refusals(void *context, const coda_candidate *candidate)
+{
+    int *refusals = context;
+    *refusals += candidate->refused && strstr(candidate->refused, "other results for");
+    if (!candidate->options.schedule)
+        assert_true(candidate->chosen);
+}
+
+static void candidates_with_other_results_are_refused(void **state)
+{
+    (void)state;
+    coda_device *device = open_stub();
+    int refusals = 0;
+    coda_error error = {0};
+    const coda_program *program = standard_program("gemm_rms_swiglu");
+    struct variant before = variant_of(device, program, &sizes, NULL, NULL);
+    stub_effect(leave_a_trace);
+    if (coda_kernel_tune(device, program, &sizes, NULL, see_refusals, &refusals, &error) != CODA_OK)
+        fail_msg("%s", error.message);
+    assert_true(refusals >= 2);
+    stub_effect(NULL);
+    struct variant after = variant_of(device, program, &sizes, NULL, NULL);
+    assert_true(same_variant(&before, &after));
+    stub_close(device);
+}
+
 static void a_choice_holds_for_its_powers_of_two_and_its_program(void **state)
 {
     static const struct {
@@ -350,6 +382,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_fastest_choice_is_remembered_and_used),
+        cmocka_unit_test(candidates_with_other_results_are_refused),
         cmocka_unit_test(a_choice_holds_for_its_powers_of_two_and_its_program),
         cmocka_unit_test(a_choice_is_found_under_other_names),
         cmocka_unit_test(choices_can_be_set_and_forgotten),

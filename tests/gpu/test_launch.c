@@ -205,6 +205,35 @@ static void tiles_give_the_same_bits(coda_device *device)
     }
 }
 
+/* A choice that tuning remembers is used by the next kernel of these sizes, and changes no bit. */
+static void tuning_keeps_the_bits(coda_device *device)
+{
+    static const char *const programs[] = {"gemm_residual_rms", "gemm_rms_swiglu"};
+    for (size_t p = 0; p < sizeof programs / sizeof *programs; p++) {
+        struct subject s;
+        coda_error error = {0};
+        coda_kernel *tuned = NULL;
+        coda_tune_options options = {.size = sizeof options, .rounds = 3};
+        if (!subject_new(&s, device, programs[p], &middle, NULL)) {
+            expect(false, "tuning keeps the bits", programs[p]);
+            continue;
+        }
+        uint64_t before = hash_of_run(&s, 1);
+        bool good =
+            coda_kernel_tune(device, program_named(programs[p]), &middle, &options, NULL, NULL, &error) == CODA_OK &&
+            coda_kernel_create(device, program_named(programs[p]), &middle, NULL, &tuned, &error) == CODA_OK;
+        if (good) {
+            coda_kernel_free(s.kernel);
+            s.kernel = tuned;
+            good = hash_of_run(&s, 1) == before;
+        }
+        expect(good, "tuning keeps the bits", good ? programs[p] : error.message);
+        options.schedule = "";
+        coda_kernel_tune(device, program_named(programs[p]), &middle, &options, NULL, NULL, NULL);
+        subject_free(&s);
+    }
+}
+
 /* ---------------------------------------------------------------- graphs */
 
 static void graphs_capture_launches(coda_device *device)
@@ -323,6 +352,7 @@ int main(void)
     printf("%s\n", coda_device_description(device));
     runs_give_the_same_bits(device);
     tiles_give_the_same_bits(device);
+    tuning_keeps_the_bits(device);
     graphs_capture_launches(device);
     misuse_is_refused(device);
     launches_cost_little(device);

@@ -21,6 +21,7 @@ static struct {
     } range[MAX_RANGES];
     driver_opaque context;
     float (*milliseconds)(const struct stub_counts *counts);
+    void (*effect)(const struct stub_counts *counts);
 } stub;
 
 static void count(int *counter)
@@ -220,6 +221,8 @@ static int launch(const struct launch_configuration *c, driver_function function
     counts->shared_bytes = c->shared_bytes;
     counts->stream = c->stream;
     memcpy(counts->parameters, parameters[0], (size_t)stub.parameter_bytes);
+    if (stub.effect)
+        stub.effect(counts);
     return 0;
 }
 
@@ -352,6 +355,7 @@ coda_device *stub_open(void)
     memset(&stub.counts, 0, sizeof stub.counts);
     stub.range_count = stub.parameter_bytes = 0;
     stub.milliseconds = NULL;
+    stub.effect = NULL;
     return device;
 }
 
@@ -382,4 +386,15 @@ void stub_memory(const void *first, size_t size, unsigned kind, int ordinal)
     stub.range[stub.range_count].size = size;
     stub.range[stub.range_count].kind = kind;
     stub.range[stub.range_count++].ordinal = ordinal;
+}
+
+void stub_effect(void (*effect)(const struct stub_counts *counts))
+{
+    stub.effect = effect;
+}
+
+void stub_mark_memory(unsigned char byte)
+{
+    for (int i = 0; i < stub.range_count; i++)
+        *(unsigned char *)(uintptr_t)stub.range[i].first = byte;
 }

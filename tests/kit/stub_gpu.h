@@ -25,4 +25,9 @@ void stub_memory(const void *first, size_t size, unsigned kind, int ordinal);
 /* What the events say of the launches between them: milliseconds for the latest launch. NULL: 1. */
 void stub_time(float (*milliseconds)(const struct stub_counts *counts));
 
+/* Called after each launch, to stand for what the kernel did. NULL: nothing. */
+void stub_effect(void (*effect)(const struct stub_counts *counts));
+/* Sets the first byte of every allocation. */
+void stub_mark_memory(unsigned char byte);
+
 #endif
