@@ -143,13 +143,15 @@ static void say_step(struct text *text, const char *step, int number)
 static void long_texts_end_in_programs_or_a_message(void **state)
 {
     (void)state;
+    bool quick = getenv("CODA_TEST_QUICK") != NULL; /* under a sanitizer */
     for (size_t i = 0; i < sizeof chains / sizeof *chains; i++) {
         struct text text = open_text();
+        int count = quick && chains[i].count > 1000 ? 1000 : chains[i].count;
         say(&text, "%s%s", chains[i].head, chains[i].first);
-        for (int n = 1; n < chains[i].count; n++)
+        for (int n = 1; n < count; n++)
             say_step(&text, chains[i].step, n);
-        say_step(&text, chains[i].out, chains[i].count);
-        try_text(chains[i].name, &text, chains[i].says);
+        say_step(&text, chains[i].out, count);
+        try_text(chains[i].name, &text, count < chains[i].count ? NULL : chains[i].says);
         free(text.data);
     }
 }
