@@ -318,8 +318,8 @@ static void make_targets(struct training *t)
 
 static void every_block_learns_on_the_cpu(void **state)
 {
-    static const char *const name[] = {"llama3", "llama3_head", "gpt2",  "qwen3",
-                                       "gemma",  "parallel",    "relu2", "scaled_residual"};
+    static const char *const name[] = {"llama3",     "llama3_head", "gpt2",  "qwen3",          "gemma",
+                                       "gemma_head", "parallel",    "relu2", "scaled_residual"};
     (void)state;
     for (size_t b = 0; b < sizeof name / sizeof *name; b++) {
         static struct training t;

@@ -61,7 +61,7 @@ static const struct {
     {"gemma", true, 6, 18},          {"parallel", false, 3, 13},
     {"relu2", false, 4, 13},         {"scaled_residual", false, 4, 14},
     {"llama3_start", false, 2, 5},   {"llama3_end", false, 5, 15},
-    {"llama3_logits", false, 4, 14},
+    {"llama3_logits", false, 4, 14}, {"gemma_head", false, 3, 6},
 };
 
 static void every_block_computes_what_it_says(void **state)

@@ -18,10 +18,10 @@
 static const struct {
     const char *name, *gradients; /* that arrive */
 } blocks[] = {
-    {"llama3", "dX,dQKV"},          {"llama3_start", "dX, dQKV"}, {"llama3_end", "dce"},
-    {"llama3_head", "dce"},         {"qwen3", "dX,dQKV"},         {"gpt2", "dX,dQKV"},
-    {"gemma", "dQKV,dX"},           {"parallel", "dX,dY,dQKV"},   {"relu2", "dX,dQKV"},
-    {"scaled_residual", "dX,dQKV"},
+    {"llama3", "dX,dQKV"},  {"llama3_start", "dX, dQKV"},   {"llama3_end", "dce"},
+    {"llama3_head", "dce"}, {"gemma_head", "dce"},          {"qwen3", "dX,dQKV"},
+    {"gpt2", "dX,dQKV"},    {"gemma", "dQKV,dX"},           {"parallel", "dX,dY,dQKV"},
+    {"relu2", "dX,dQKV"},   {"scaled_residual", "dX,dQKV"},
 };
 
 static const struct {
