@@ -151,7 +151,7 @@ static int tune_source(struct tuner *tuner, const struct source *source)
 static int tune_argument(struct tuner *tuner, const char *text)
 {
     struct source source = {0};
-    coda_error error;
+    coda_error error = {0};
     if (strcmp(text, "suite") == 0 || strcmp(text, "layer") == 0) {
         bool suite = text[0] == 's';
         if ((suite ? coda_standard_module : coda_standard_blocks)(&source.module, &error) != CODA_OK)

@@ -169,11 +169,10 @@ static coda_status refuse_schedule(const struct gpu *gpu, const coda_kernel *ker
             "share the left operand; use \"portable\"",
             name, schedule);
     if (!wants(kernel, "direct") && (plan->exact || kernel->options.exact || plan->factor_type == CODA_F16))
-        return fail(
-            error, CODA_UNSUPPORTED,
-            "%s: the schedule \"%s\" rounds accumulators to bf16, which an f32, i32 or f16 out (or the option "
-            "`exact`) forbids; use \"direct\"",
-            name, schedule);
+        return fail(error, CODA_UNSUPPORTED,
+                    "%s: the schedule \"%s\" rounds accumulators to bf16, which an f32, i32 or f16 out (or the option "
+                    "`exact`) forbids; use \"direct\"",
+                    name, schedule);
     return fail(error, CODA_UNSUPPORTED,
                 "%s: the schedule \"%s\" has tiles of 128 rows, 128 or 256 columns shared by the accumulators "
                 "(multiples of the "

@@ -29,10 +29,10 @@ bool tune_candidate(int index, coda_options *options)
 
 /* ---------------------------------------------------------------- keys */
 
-static bool rename_to(char **name, const char *format, int index)
+static bool rename_to(char **name, char letter, int index)
 {
     char text[32];
-    snprintf(text, sizeof text, format, index);
+    snprintf(text, sizeof text, "%c%d", letter, index);
     char *copy = strdup(text);
     free(*name);
     *name = copy;
@@ -43,13 +43,13 @@ static bool rename_to(char **name, const char *format, int index)
 static char *anonymous_text(const struct graph *graph)
 {
     struct graph *copy = graph_copy(graph);
-    bool good = copy && rename_to(&copy->name, "p", 0);
+    bool good = copy && rename_to(&copy->name, 'p', 0);
     for (int i = 0; good && i < copy->axis_count; i++)
-        good = rename_to(&copy->axis[i].name, "A%d", i);
+        good = rename_to(&copy->axis[i].name, 'A', i);
     for (int i = 0; good && i < copy->operand_count; i++)
-        good = rename_to(&copy->operand[i].name, "o%d", i);
+        good = rename_to(&copy->operand[i].name, 'o', i);
     for (int i = 0; good && i < copy->parameter_count; i++)
-        good = rename_to(&copy->parameter[i].name, "q%d", i);
+        good = rename_to(&copy->parameter[i].name, 'q', i);
     for (int i = 0; good && i < copy->node_count; i++) {
         free(copy->node[i].name);
         copy->node[i].name = NULL;

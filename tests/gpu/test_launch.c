@@ -234,6 +234,32 @@ static void tuning_keeps_the_bits(coda_device *device)
     }
 }
 
+static void see_library(void *context, const coda_candidate *candidate)
+{
+    if (candidate->options.schedule && !strcmp(candidate->options.schedule, "cublas"))
+        snprintf(context, 256, "%.250s", candidate->refused ? candidate->refused : "timed");
+}
+
+/* Tuning compares the results of every candidate with those of the device's own choice before it times them. */
+static void products_through_cublas_agree(coda_device *device)
+{
+    static const char *const programs[] = {"gemm", "gemm_dgrad", "gemm_wgrad"};
+    for (size_t p = 0; p < sizeof programs / sizeof *programs; p++) {
+        char seen[256] = "", what[96];
+        coda_error error = {0};
+        coda_tune_options options = {.size = sizeof options, .rounds = 1, .library = 1};
+        coda_status status =
+            coda_kernel_tune(device, program_named(programs[p]), &middle, &options, see_library, seen, &error);
+        snprintf(what, sizeof what, "%s through cuBLASLt gives the same product", programs[p]);
+        if (strstr(seen, "was not found"))
+            printf("note no cuBLASLt: %s\n", seen);
+        else
+            expect(status == CODA_OK && !strcmp(seen, "timed"), what, status == CODA_OK ? seen : error.message);
+        options = (coda_tune_options){.size = sizeof options, .schedule = ""};
+        coda_kernel_tune(device, program_named(programs[p]), &middle, &options, NULL, NULL, NULL);
+    }
+}
+
 /* ---------------------------------------------------------------- graphs */
 
 static void graphs_capture_launches(coda_device *device)
@@ -353,6 +379,7 @@ int main(void)
     runs_give_the_same_bits(device);
     tiles_give_the_same_bits(device);
     tuning_keeps_the_bits(device);
+    products_through_cublas_agree(device);
     graphs_capture_launches(device);
     misuse_is_refused(device);
     launches_cost_little(device);
