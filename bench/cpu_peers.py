@@ -112,14 +112,14 @@ class Coda:
 # ---------------------------------------------------------------- measuring
 
 def take_turns(variants, rounds):
-    """Medians in ms. A short rest lets the other library's threads fall asleep."""
+    """Medians in ms. A rest lets the other libraries' threads fall asleep, which wait actively for a while."""
     times = {name: [] for name in variants}
     names = list(variants)
     for name in names:
         variants[name]()
     for i in range(rounds):
         for name in names[i % len(names):] + names[:i % len(names)]:
-            time.sleep(0.003)
+            time.sleep(0.04)
             start = time.perf_counter()
             variants[name]()
             times[name].append((time.perf_counter() - start) * 1e3)

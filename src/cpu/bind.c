@@ -83,6 +83,8 @@ void cpu_bind_launch(struct cpu_kernel *k, const struct launch *launch, const st
                     next->result = place_for(k, step->result, step->site);
                 for (int x = 0; x < step->input_count; x++)
                     next->input[x] = place_for(k, resolve(k, step->input[x]), step->site);
+                for (int x = 0; step->compiled && x < step->compiled->output_count; x++)
+                    next->output[x] = place_for(k, step->compiled->output[x], step->site);
                 next++;
             }
             bound->count = (int)(next - bound->step);

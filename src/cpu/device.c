@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 static coda_status cpu_open(coda_device *device, const char *selector, coda_error *error)
 {
@@ -103,6 +104,13 @@ static coda_status make_listing(struct cpu_kernel *k, const struct cpu_state *st
 static coda_status cpu_prepare(coda_kernel *kernel, coda_error *error)
 {
     struct cpu_state *state = kernel->device->state;
+    const char *schedule = kernel->options.schedule;
+    if (schedule && strcmp(schedule, "interpreted") != 0)
+        return fail(
+            error, CODA_UNSUPPORTED,
+            "schedule \"%.40s\"; the CPU device has one that may be asked for, \"interpreted\" (no machine code "
+            "is made). Leave it NULL for the device's choice",
+            schedule);
     struct cpu_kernel *k = calloc(1, sizeof *k);
     if (!k)
         return fail_memory(error, "a kernel", sizeof *k);

@@ -99,7 +99,8 @@ static int row_run_of(const struct builder *b, int n)
 /* A step for node n whose result is a new value of the node's site. */
 static coda_status start_step(struct builder *b, int n, struct step *step)
 {
-    *step = (struct step){.site = b->site[n], .guard = -1, .node = n, .result = -1, .operand = -1, .ids = -1};
+    *step = (struct step){
+        .site = b->site[n], .guard = -1, .node = n, .result = -1, .primitive = -1, .operand = -1, .ids = -1};
     step->name = op_name(b->graph->node[n].op);
     if (step->site == SITE_TILE)
         step->guard = b->guard[n];
@@ -158,6 +159,7 @@ static int copy_value(struct builder *b, int value, enum site site, int form, in
                         .guard = site == SITE_TILE ? guard : -1,
                         .node = -1,
                         .result = -1,
+                        .primitive = -1,
                         .operand = -1,
                         .ids = -1,
                         .form = form,
@@ -236,6 +238,7 @@ static coda_status emit_fused(struct builder *b, int n, struct step *step, int p
     static const char *const names[] = {"a * b + c", "a * b - c", "c - a * b"};
     coda_status status = add_inputs(b, step, nodes, 3);
     step->name = names[fused];
+    step->primitive = (int)OP_COUNT + (int)fused;
     step->rows = b->plan->isa->fused[fused][scalar_mask(b, step)];
     return status;
 }
@@ -257,6 +260,7 @@ static coda_status emit_elementwise(struct builder *b, int n)
         status = emit_fused(b, n, &step, product);
     } else {
         status = add_inputs(b, &step, node->input, node->input_count);
+        step.primitive = (int)node->op;
         step.rows = status == CODA_OK ? b->plan->isa->elementwise[node->op][scalar_mask(b, &step)] : NULL;
     }
     return status == CODA_OK ? append_step(b, &step) : status;
@@ -553,7 +557,8 @@ coda_status cpu_emit_store(struct builder *b, int operand)
     int n = out->node;
     const struct node *node = &b->graph->node[n];
     bool pick = node->op == OP_PICK;
-    struct step step = {.site = pick ? SITE_TILE : b->site[n], .guard = -1, .node = n, .result = -1, .ids = -1};
+    struct step step = {
+        .site = pick ? SITE_TILE : b->site[n], .guard = -1, .node = n, .result = -1, .primitive = -1, .ids = -1};
     step.form = pick ? 0 : node_form(b, n);
     step.row_run = row_run_of(b, n);
     if (step.form < 0)

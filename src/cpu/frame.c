@@ -107,12 +107,19 @@ void cpu_frame_run(struct frame *frame, enum phase phase, int64_t row, int64_t c
 
 /* ---------------------------------------------------------------- ahead of a tile */
 
-/* Outs that pass by the caches need no fetching. */
-static bool is_fetched(const struct binding *binding, const struct step *step)
+static void add_ahead(struct ahead *ahead, const struct frame *frame, const struct step *step)
 {
-    if (step->run == cpu_step_load)
-        return true;
-    return step->run == cpu_step_store && (step->flag || !binding->stream || !binding->plan->isa->stream[step->dtype]);
+    struct touched touched[MAX_STREAMS];
+    const int operands = cpu_step_touches(frame, step, touched);
+    for (int i = 0; i < operands && ahead->count < MAX_OPERANDS; i++) {
+        int64_t stride, bytes = frame->width[step->form] * (int64_t)coda_dtype_size(touched[i].dtype);
+        const char *at = cpu_operand_memory(frame, step, touched[i].operand, &stride);
+        ahead->part[ahead->count].at = at;
+        ahead->part[ahead->count].stride = stride;
+        ahead->part[ahead->count].bytes = bytes;
+        ahead->part[ahead->count++].rows = frame->rows;
+        ahead->lines += frame->rows * ((bytes + 63) / 64);
+    }
 }
 
 void cpu_ahead_create(struct ahead *ahead, struct frame *frame, enum phase phase, int64_t row, int64_t column)
@@ -123,18 +130,8 @@ void cpu_ahead_create(struct ahead *ahead, struct frame *frame, enum phase phase
     place_frame(frame, row, column);
     for (int pass = 0; pass < binding->plan->passes; pass++) {
         const struct bound_list *list = &binding->list[phase][LIST_TILE + pass];
-        for (int i = 0; i < list->count && ahead->count < MAX_OPERANDS; i++) {
-            const struct step *step = list->step[i].step;
-            if (!is_fetched(binding, step))
-                continue;
-            int64_t stride, bytes = frame->width[step->form] * (int64_t)coda_dtype_size(step->dtype);
-            const char *at = cpu_step_memory(frame, step, &stride);
-            ahead->part[ahead->count].at = at;
-            ahead->part[ahead->count].stride = stride;
-            ahead->part[ahead->count].bytes = bytes;
-            ahead->part[ahead->count++].rows = frame->rows;
-            ahead->lines += frame->rows * ((bytes + 63) / 64);
-        }
+        for (int i = 0; i < list->count; i++)
+            add_ahead(ahead, frame, list->step[i].step);
     }
 }
 

@@ -15,7 +15,7 @@ struct place {
 /* A step of a launch, its alternatives decided. */
 struct bound_step {
     const struct step *step;
-    struct place result, input[3];
+    struct place result, input[MAX_STEP_INPUTS], output[MAX_STEP_OUTPUTS];
 };
 
 struct bound_list {
@@ -55,6 +55,16 @@ void cpu_frame_create(struct frame *frame, const struct binding *binding, float 
 void cpu_frame_run(struct frame *frame, enum phase phase, int64_t row, int64_t column, float *accumulators);
 /* Where a step's rows of an operand begin, and the distance between them in bytes. */
 char *cpu_step_memory(const struct frame *frame, const struct step *step, int64_t *stride);
+char *cpu_operand_memory(const struct frame *frame, const struct step *step, int operand, int64_t *stride);
+/* Operands of the tile that a step reads or writes and that are worth fetching: outs that pass by the caches are not. */
+struct touched {
+    int operand;
+    coda_dtype dtype;
+    bool written;
+};
+int cpu_step_touches(const struct frame *frame, const struct step *step, struct touched touched[MAX_STREAMS]);
+/* Brings the rows of the next block nearer, where no product comes before them. */
+void cpu_step_fetch_ahead(const struct frame *frame, const struct step *step);
 
 /* Rows of memory that a tile is going to touch, fetched a few lines at a time while its products are multiplied out. */
 struct ahead {
@@ -69,6 +79,7 @@ void cpu_ahead_create(struct ahead *ahead, struct frame *frame, enum phase phase
 void cpu_ahead_fetch(struct ahead *ahead, int64_t lines);
 
 /* Steps (steps.c, steps_memory.c). */
+step_function cpu_step_compiled; /* step_compiled.c */
 step_function cpu_step_rows, cpu_step_runs, cpu_step_rope, cpu_step_accumulate, cpu_step_finish, cpu_step_expand;
 step_function cpu_step_load, cpu_step_store, cpu_step_gather, cpu_step_onehot, cpu_step_pick, cpu_step_index,
     cpu_step_repeat, cpu_step_reduce_operand;

@@ -19,7 +19,10 @@ static const struct level {
 #endif
     {"portable", 0, &instruction_set_portable},
 };
-enum { LEVELS = sizeof levels / sizeof *levels };
+enum {
+    LEVELS = sizeof levels / sizeof *levels,
+    PAIRS_AT_MOST = CPU_AVX2 | CPU_AVX512 | CPU_AVX512_BF16,
+};
 
 static coda_status fail_unknown(const struct machine *machine, const char *name, bool exists, coda_error *error)
 {
@@ -43,6 +46,8 @@ coda_status cpu_choose_instruction_set(struct cpu_state *state, coda_error *erro
         exists = exists || (named && !any);
         if (!named || (levels[i].features & ~state->machine.features))
             continue;
+        if (any && state->machine.slow_pairs && levels[i].features == PAIRS_AT_MOST)
+            continue; /* the next one is faster */
         if ((levels[i].features & CPU_AMX_BF16) && !cpu_machine_permit_tiles())
             continue;
         state->name = levels[i].name;

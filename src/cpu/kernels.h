@@ -1,5 +1,5 @@
 /* The table of one instruction set, made from the templates. The including file defines LANES_.., MICRO_ROWS,
- * MICRO_VECTORS, ISA_NAME, ISA_NEEDS, ISA_TABLE and ISA_MICROKERNELS. */
+ * MICRO_VECTORS, ISA_NAME, ISA_NEEDS, ISA_CODE, ISA_TABLE and ISA_MICROKERNELS. */
 #include "cpu/elementwise.h"
 #include "cpu/machine.h"
 #include "cpu/microkernel.h"
@@ -39,6 +39,7 @@ static const struct microkernel *const microkernels[] = {ISA_MICROKERNELS & f32_
 const struct instruction_set ISA_TABLE = {
     .name = ISA_NAME,
     .needs = ISA_NEEDS,
+    .machine_code = ISA_CODE,
     .microkernels = microkernels,
     .load = EVERY_TYPE(load_row),
     .store = EVERY_TYPE(store_row),

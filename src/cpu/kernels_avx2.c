@@ -5,6 +5,7 @@
 #define MICRO_VECTORS 2
 #define ISA_NAME      "avx2"
 #define ISA_NEEDS     CPU_AVX2
+#define ISA_CODE      CODE_AVX2
 #define ISA_TABLE     instruction_set_avx2
 #define ISA_MICROKERNELS
 #include "cpu/kernels.h"

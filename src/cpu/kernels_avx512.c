@@ -5,6 +5,7 @@
 #define MICRO_VECTORS    2
 #define ISA_NAME         "avx512"
 #define ISA_NEEDS        CPU_AVX512
+#define ISA_CODE         CODE_AVX512
 #define ISA_TABLE        instruction_set_avx512
 #define ISA_MICROKERNELS &microkernel_amx, &microkernel_avx512bf16,
 #include "cpu/kernels.h"

@@ -45,6 +45,8 @@ static void write_value(struct text *text, const struct plan *plan, int index)
         write_text(text, " : ");
         write_value(text, plan, v->no);
         write_text(text, ")");
+    } else if (v->inside) {
+        write_text(text, "v%d", index);
     } else if (v->storage == IN_REGISTERS) {
         write_text(text, "r%lld", (long long)(v->offset / (plan->block_rows * plan->stride)));
     } else {
@@ -54,6 +56,13 @@ static void write_value(struct text *text, const struct plan *plan, int index)
 
 static void write_step(struct text *text, const struct plan *plan, const struct step *step)
 {
+    if (step->compiled) {
+        write_text(text, "    compiled, %d streams:\n", step->compiled->stream_count);
+        for (int i = 0; i < step->compiled->list.count; i++)
+            write_step(text, plan, &step->compiled->list.step[i]);
+        write_text(text, "    end\n");
+        return;
+    }
     write_text(text, "    ");
     if (step->guard >= 0)
         write_text(text, "[u%d %s 0] ", plan->guard[step->guard].condition,

@@ -42,10 +42,22 @@ static unsigned find_features(void)
         return features;
     return features | CPU_AVX512_BF16 | (has_amx ? CPU_AMX_BF16 : 0);
 }
+/* Intel's: a quarter of the rate of VFMADD, for twice the products (docs/performance.md). */
+static bool has_slow_pairs(void)
+{
+    unsigned a, b, c, d;
+    return __get_cpuid(0, &a, &b, &c, &d) && b == signature_INTEL_ebx && c == signature_INTEL_ecx &&
+           d == signature_INTEL_edx;
+}
 #else
 static unsigned find_features(void)
 {
     return 0;
+}
+
+static bool has_slow_pairs(void)
+{
+    return false;
 }
 #endif
 
@@ -74,6 +86,7 @@ void cpu_machine_inspect(struct machine *machine)
     level3 = _SC_LEVEL3_CACHE_SIZE;
 #endif
     machine->features = find_features();
+    machine->slow_pairs = has_slow_pairs();
     machine->cores = (int)system_value(_SC_NPROCESSORS_ONLN, 1);
     machine->level1 = system_value(level1, 32 << 10);
     machine->level2 = system_value(level2, 512 << 10);

@@ -14,6 +14,7 @@ enum cpu_feature {
 
 struct machine {
     unsigned features;
+    bool slow_pairs; /* VDPBF16PS takes longer than the multiply-adds that it stands for */
     int cores;
     int64_t level1, level2, level3; /* bytes of the data caches; guessed where the system does not say */
 };

@@ -126,8 +126,11 @@ static coda_status emit_pass(struct builder *b, const bool *phase_need)
             status = cpu_emit_row_reduction(b, n);
     if (status == CODA_OK && b->pass == b->plan->passes - 1)
         status = emit_stores(b, SITE_TILE);
+    struct step_list *list = &b->plan->phase[PHASE_TILES].list[LIST_TILE + b->pass];
     if (status == CODA_OK)
-        status = cpu_plan_allocate_registers(b->plan, &b->plan->phase[PHASE_TILES].list[LIST_TILE + b->pass], b->error);
+        status = cpu_plan_compile(b->plan, list, b->error);
+    if (status == CODA_OK)
+        status = cpu_plan_allocate_registers(b->plan, list, b->error);
     return status;
 }
 
@@ -280,7 +283,12 @@ coda_status cpu_plan_create(struct plan *plan, const coda_kernel *kernel, const 
 {
     struct builder b = {
         .plan = plan, .graph = kernel->graph, .form = &kernel->form, .fixed_size = kernel->fixed_size, .error = error};
-    *plan = (struct plan){.graph = kernel->graph, .form = &kernel->form, .isa = isa, .passes = 1, .form_count = 1};
+    *plan = (struct plan){.graph = kernel->graph,
+                          .form = &kernel->form,
+                          .isa = isa,
+                          .interpreted = kernel->options.schedule != NULL,
+                          .passes = 1,
+                          .form_count = 1};
     plan->width[0] = (struct width_form){DIM_WHOLE, 0};
     coda_status status = CODA_OK;
     if (!builder_create(&b)) {
@@ -302,8 +310,12 @@ done:
 void cpu_plan_release(struct plan *plan)
 {
     for (int p = 0; p < PHASE_COUNT; p++)
-        for (int l = 0; l < LIST_COUNT; l++)
-            free(plan->phase[p].list[l].step);
+        for (int l = 0; l < LIST_COUNT; l++) {
+            struct step_list *list = &plan->phase[p].list[l];
+            for (int i = 0; i < list->count; i++)
+                cpu_compiled_free(list->step[i].compiled);
+            free(list->step);
+        }
     free(plan->value);
     free(plan->guard);
     free(plan->uniform_slot);

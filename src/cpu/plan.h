@@ -11,6 +11,7 @@
 #define CODA_CPU_PLAN_H
 
 #include "cpu/instruction_set.h"
+#include "cpu/vector_code.h"
 #include "runtime/device.h"
 
 enum {
@@ -20,6 +21,8 @@ enum {
     MAX_PASSES = 8,
     TILE_LIMIT = 1 << 22, /* elements of a tile */
     SLOT = ROOM,          /* floats of a uniform value */
+    MAX_STEP_INPUTS = 16,
+    MAX_STEP_OUTPUTS = 8,
 };
 
 /* Where a step computes, hence how many rows it has. */
@@ -50,10 +53,12 @@ struct value {
     int condition;  /* EITHER: the node that decides, and the two values */
     int yes, no;
     int copied_from, copied_form; /* value that this one repeats or materialises; -1 */
+    bool inside;                  /* it is never stored: machine code keeps it in a register of the machine */
 };
 
 struct frame;
 struct bound_step;
+struct compiled;
 typedef void step_function(const struct frame *frame, const struct bound_step *step);
 
 struct step {
@@ -63,7 +68,9 @@ struct step {
     int guard;  /* -1: always */
     int node;   /* of the graph, or -1 */
     int result; /* a value; -1: none */
-    int input[3], input_count;
+    int input[MAX_STEP_INPUTS], input_count;
+    int primitive; /* enum op, or OP_COUNT + enum fused; -1: none of them */
+    struct compiled *compiled;
     int form;         /* width of the step */
     int operand, ids; /* of loads, stores, tables; positions or indices */
     int length;       /* of runs, halves, heads */
@@ -79,6 +86,22 @@ struct step {
 struct step_list {
     int count, capacity;
     struct step *step;
+};
+
+/* Several steps as one, in machine code. Its streams are rows of values, read or written, and of operands. */
+enum stream_kind { STREAM_INPUT, STREAM_OUTPUT, STREAM_READ, STREAM_WRITE };
+
+struct compiled {
+    struct vector_program program;
+    int output_count, output[MAX_STEP_OUTPUTS]; /* values */
+    int stream_count;
+    struct stream {
+        enum stream_kind kind;
+        int index; /* of the step's input, of its output, or of an operand */
+        coda_dtype dtype;
+        bool repeats; /* one value a row */
+    } stream[MAX_STREAMS];
+    struct step_list list; /* what it does, for listings */
 };
 
 /* Steps under it run where the uniform node `condition` is (wanted) or is not 0, and under `parent` too. */
@@ -108,6 +131,7 @@ struct plan {
     const struct graph *graph;
     const struct form *form;
     const struct instruction_set *isa;
+    bool interpreted; /* no machine code is made */
     int passes;
     struct phase_plan phase[PHASE_COUNT];
     int value_count, value_capacity;
@@ -133,6 +157,9 @@ coda_status cpu_plan_create(struct plan *plan, const coda_kernel *kernel, const 
                             coda_error *error);
 /* Gives values their places, once tile_rows, tile_columns, stride and block_rows are set. */
 void cpu_plan_place(struct plan *plan);
+/* Replaces groups of a pass's steps by machine code where the instruction set has it (compile.c). */
+coda_status cpu_plan_compile(struct plan *plan, struct step_list *list, coda_error *error);
+void cpu_compiled_free(struct compiled *compiled); /* NULL is allowed */
 /* Gives the values of one pass registers, by number. */
 coda_status cpu_plan_allocate_registers(struct plan *plan, const struct step_list *list, coda_error *error);
 void cpu_plan_release(struct plan *plan);

@@ -40,6 +40,17 @@ static int take_register(struct allocation *a, const struct step *step, int s)
     return a->held_count++;
 }
 
+static void give_register(struct allocation *a, struct plan *plan, const struct step *step, int value, int s)
+{
+    if (value < 0 || plan->value[value].storage != IN_REGISTERS)
+        return;
+    int r = take_register(a, step, s);
+    a->held[r] = value;
+    if (a->last[value] < s)
+        a->last[value] = s; /* nothing reads it, but it is written */
+    plan->value[value].offset = r;
+}
+
 coda_status cpu_plan_allocate_registers(struct plan *plan, const struct step_list *list, coda_error *error)
 {
     size_t values = (size_t)plan->value_count + 1;
@@ -56,13 +67,9 @@ coda_status cpu_plan_allocate_registers(struct plan *plan, const struct step_lis
     find_last_uses(&a, list);
     for (int s = 0; s < list->count; s++) {
         const struct step *step = &list->step[s];
-        if (step->result < 0 || plan->value[step->result].storage != IN_REGISTERS)
-            continue;
-        int r = take_register(&a, step, s);
-        a.held[r] = step->result;
-        if (a.last[step->result] < s)
-            a.last[step->result] = s; /* nothing reads it, but it is written */
-        plan->value[step->result].offset = r;
+        give_register(&a, plan, step, step->result, s);
+        for (int k = 0; step->compiled && k < step->compiled->output_count; k++)
+            give_register(&a, plan, step, step->compiled->output[k], s);
     }
     if (a.held_count > plan->register_count)
         plan->register_count = a.held_count;

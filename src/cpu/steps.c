@@ -198,9 +198,9 @@ void cpu_step_rope(const struct frame *f, const struct bound_step *s)
 
 /* ---------------------------------------------------------------- memory */
 
-char *cpu_step_memory(const struct frame *f, const struct step *step, int64_t *stride)
+char *cpu_operand_memory(const struct frame *f, const struct step *step, int operand, int64_t *stride)
 {
-    const coda_tensor *t = operand_of(f, step->operand);
+    const coda_tensor *t = operand_of(f, operand);
     int64_t size = (int64_t)coda_dtype_size(t->dtype);
     *stride = row_stride(t) * size;
     switch (step->site) {
@@ -215,22 +215,55 @@ char *cpu_step_memory(const struct frame *f, const struct step *step, int64_t *s
     }
 }
 
-/* Brings the rows of the next block nearer while this one is worked on: they are too short for the machine to foresee.
- */
-static void fetch_ahead(const struct frame *f, const struct step *step, const char *at, int64_t stride, int64_t length,
-                        bool to_write)
+char *cpu_step_memory(const struct frame *f, const struct step *step, int64_t *stride)
 {
-    int rows = f->rows - f->first - f->count;
-    if (step->site != SITE_TILE || rows <= 0 || f->base[IN_ACCUMULATORS])
-        return;
-    rows = rows < f->count ? rows : f->count;
-    for (int i = 0; i < rows; i++) {
-        const char *row = at + (f->count + i) * stride;
+    return cpu_operand_memory(f, step, step->operand, stride);
+}
+
+static bool is_streamed(const struct frame *f, const struct step *step)
+{
+    return f->binding->stream && step->site == SITE_TILE && !step->flag && f->binding->plan->isa->stream[step->dtype];
+}
+
+int cpu_step_touches(const struct frame *f, const struct step *step, struct touched touched[MAX_STREAMS])
+{
+    int count = 0;
+    if (step->site != SITE_TILE)
+        return 0;
+    if (step->run == cpu_step_load || (step->run == cpu_step_store && !is_streamed(f, step)))
+        touched[count++] = (struct touched){step->operand, step->dtype, step->run == cpu_step_store};
+    for (int i = 0; step->compiled && i < step->compiled->stream_count; i++) {
+        const struct stream *stream = &step->compiled->stream[i];
+        if (stream->kind == STREAM_READ || (stream->kind == STREAM_WRITE && !f->binding->stream))
+            touched[count++] = (struct touched){stream->index, stream->dtype, stream->kind == STREAM_WRITE};
+    }
+    return count;
+}
+
+static void fetch_rows(const char *at, int64_t stride, int rows, int64_t length, bool to_write)
+{
+    for (int i = 0; i < rows; i++, at += stride)
         for (int64_t line = 0; line < length; line += 64)
             if (to_write)
-                __builtin_prefetch(row + line, 1, 2);
+                __builtin_prefetch(at + line, 1, 2);
             else
-                __builtin_prefetch(row + line, 0, 2);
+                __builtin_prefetch(at + line, 0, 2);
+}
+
+/* Rows are too short for the machine to foresee the next. */
+void cpu_step_fetch_ahead(const struct frame *f, const struct step *step)
+{
+    struct touched touched[MAX_STREAMS];
+    int rows = f->rows - f->first - f->count;
+    if (rows <= 0 || f->base[IN_ACCUMULATORS])
+        return;
+    rows = rows < f->count ? rows : f->count;
+    const int operands = cpu_step_touches(f, step, touched);
+    for (int i = 0; i < operands; i++) {
+        int64_t stride;
+        const char *at = cpu_operand_memory(f, step, touched[i].operand, &stride) + f->count * stride;
+        fetch_rows(at, stride, rows, f->width[step->form] * (int64_t)coda_dtype_size(touched[i].dtype),
+                   touched[i].written);
     }
 }
 
@@ -242,7 +275,7 @@ void cpu_step_load(const struct frame *f, const struct bound_step *s)
     int64_t stride;
     take_rows(f, s, &r);
     const char *from = cpu_step_memory(f, step, &stride);
-    fetch_ahead(f, step, from, stride, r.width * (int64_t)coda_dtype_size(step->dtype), false);
+    cpu_step_fetch_ahead(f, step);
     for (int i = 0; i < r.rows; i++)
         load(r.out + i * r.out_stride, from + i * stride, r.width);
 }
@@ -251,16 +284,14 @@ void cpu_step_store(const struct frame *f, const struct bound_step *s)
 {
     const struct step *step = s->step;
     const struct instruction_set *isa = f->binding->plan->isa;
-    store_function *store = step->flag ? isa->add[step->dtype] : isa->store[step->dtype];
-    bool stream = f->binding->stream && step->site == SITE_TILE && !step->flag && isa->stream[step->dtype];
+    store_function *store = step->flag             ? isa->add[step->dtype]
+                            : is_streamed(f, step) ? isa->stream[step->dtype]
+                                                   : isa->store[step->dtype];
     int64_t stride;
     char *to = cpu_step_memory(f, step, &stride);
     const float *from = place_of(f, &s->input[0]);
     int rows = rows_of(f, step), width = width_of(f, step);
-    if (stream)
-        store = isa->stream[step->dtype];
-    else
-        fetch_ahead(f, step, to, stride, width * (int64_t)coda_dtype_size(step->dtype), true);
+    cpu_step_fetch_ahead(f, step);
     for (int i = 0; i < rows; i++)
         store(to + i * stride, from + i * s->input[0].stride, width);
 }

@@ -131,6 +131,45 @@ static void f32_to_bf16(uint16_t *to, const float *from, int64_t count)
     }
 }
 
+static float float_of(uint32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+static uint32_t bits_of(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+/* Multiplying by 2^112 moves the exponent to f32's and makes subnormals normal. */
+static void f16_to_f32(float *to, const uint16_t *from, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        const uint32_t magnitude = from[i] & 0x7fffu, sign = (uint32_t)(from[i] & 0x8000u) << 16;
+        const uint32_t finite = bits_of(float_of(magnitude << 13) * 0x1p112f) | sign;
+        const uint32_t special = magnitude > 0x7c00 ? 0x7fc00000u : 0x7f800000u | sign;
+        to[i] = float_of(magnitude >= 0x7c00 ? special : finite);
+    }
+}
+
+/* Adding 1/2, whose last place is f16's smallest subnormal, rounds to it. */
+static void f32_to_f16(uint16_t *to, const float *from, int64_t count)
+{
+    enum { INFINITE = 0x7f800000, OVERFLOW = 0x477ff000, LEAST = 0x38800000, HALF = 0x3f000000 };
+    for (int64_t i = 0; i < count; i++) {
+        const uint32_t bits = bits_of(from[i]), magnitude = bits & 0x7fffffffu;
+        const uint32_t normal = ((magnitude + 0xfff + (magnitude >> 13 & 1)) >> 13) - (112u << 10);
+        const uint32_t subnormal = bits_of(float_of(magnitude) + 0.5f) - HALF;
+        const uint32_t finite = magnitude < LEAST ? subnormal : normal;
+        const uint32_t special = magnitude > INFINITE ? 0x7e00 : 0x7c00;
+        to[i] = (uint16_t)((magnitude >= OVERFLOW ? special : finite) | (bits >> 16 & 0x8000u));
+    }
+}
+
 void coda_convert(void *to, coda_dtype to_dtype, const void *from, coda_dtype from_dtype, int64_t count)
 {
     if (to_dtype == from_dtype)
@@ -139,6 +178,10 @@ void coda_convert(void *to, coda_dtype to_dtype, const void *from, coda_dtype fr
         bf16_to_f32(to, from, count);
     else if (to_dtype == CODA_BF16 && from_dtype == CODA_F32)
         f32_to_bf16(to, from, count);
+    else if (to_dtype == CODA_F32 && from_dtype == CODA_F16)
+        f16_to_f32(to, from, count);
+    else if (to_dtype == CODA_F16 && from_dtype == CODA_F32)
+        f32_to_f16(to, from, count);
     else
         for (int64_t i = 0; i < count; i++)
             store(to, to_dtype, i, load(from, from_dtype, i));

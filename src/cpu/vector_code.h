@@ -1,0 +1,86 @@
+/* Elementwise arithmetic on the vectors of one row as straight-line code, compiled to machine code where that is
+ * possible: values stay in vector registers from loading to storing. */
+#ifndef CODA_CPU_VECTOR_CODE_H
+#define CODA_CPU_VECTOR_CODE_H
+
+#include "coda.h"
+#include "ir/graph.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum vector_op {
+    VECTOR_LOAD_F32, /* of stream `number` */
+    VECTOR_LOAD_BF16,
+    VECTOR_LOAD_F16,
+    VECTOR_REPEAT, /* the first element of stream `number`, in all lanes */
+    VECTOR_STORE_F32,
+    VECTOR_STORE_BF16,
+    VECTOR_STORE_F16,
+    VECTOR_ADD,
+    VECTOR_SUBTRACT,
+    VECTOR_MULTIPLY,
+    VECTOR_DIVIDE,
+    VECTOR_LESSER,  /* a < b ? a : b, b where one is a NaN */
+    VECTOR_GREATER, /* a > b ? a : b, likewise */
+    VECTOR_AND,
+    VECTOR_OR,
+    VECTOR_XOR,
+    VECTOR_ADD_INTEGERS,
+    VECTOR_SUBTRACT_INTEGERS,
+    VECTOR_SHIFT_LEFT, /* by `number` bits */
+    VECTOR_SHIFT_RIGHT,
+    VECTOR_SHIFT_SIGNED,
+    VECTOR_SQRT,
+    VECTOR_MULTIPLY_ADD,      /* a * b + c */
+    VECTOR_MULTIPLY_SUBTRACT, /* a * b - c */
+    VECTOR_SUBTRACT_PRODUCT,  /* c - a * b */
+    VECTOR_SELECT,            /* compare(a, b) by `number` ? c : d */
+};
+
+/* As VCMPPS numbers them; false where one is a NaN but for the last two. */
+enum vector_compare {
+    COMPARE_EQUAL,
+    COMPARE_LESS,
+    COMPARE_LESS_OR_EQUAL,
+    COMPARE_UNORDERED,
+    COMPARE_NOT_EQUAL,
+};
+
+enum { MAX_VECTOR_OPS = 640, MAX_VECTOR_CONSTANTS = 64, MAX_STREAMS = 20 };
+
+struct vector_instruction {
+    enum vector_op op;
+    int number;
+    int input[4]; /* earlier instructions, or constants: ~index */
+};
+
+struct vector_code {
+    bool failed; /* it became too long */
+    int count, constant_count;
+    struct vector_instruction instruction[MAX_VECTOR_OPS];
+    uint32_t constant[MAX_VECTOR_CONSTANTS];
+};
+
+/* Appends an instruction; returns what later ones name it by. Inputs that it does not have are 0. */
+int vector_emit(struct vector_code *code, enum vector_op op, int number, int a, int b, int c, int d);
+int vector_constant(struct vector_code *code, float value);
+int vector_bits(struct vector_code *code, uint32_t bits);
+/* An elementwise primitive with the formula and the bits of elementwise.h; false: it has no compiled form. */
+bool vector_primitive(struct vector_code *code, enum op op, const int input[3], int *result);
+
+/* Where each stream's row begins. */
+typedef void vector_function(char *const *streams, int64_t count);
+
+struct vector_program {
+    vector_function *run[2]; /* of `count` elements, a multiple of the lanes; [1]: stores pass by the caches */
+    void *memory;
+    size_t bytes;
+};
+
+/* wide: AVX-512. False where the system gives no memory for code or registers do not suffice; that is no error. */
+bool vector_compile(const struct vector_code *code, bool wide, struct vector_program *program);
+void vector_release(struct vector_program *program);
+
+#endif
