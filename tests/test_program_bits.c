@@ -219,6 +219,38 @@ static void the_model_s_in_place_launches_are_accepted(void **state)
         }
 }
 
+static void an_out_may_replace_a_vector_only_where_one_tile_reads_it(void **state)
+{
+    const struct devices *devices = *state;
+    static const struct {
+        const char *text;
+        bool accepted;
+    } rows[] = {
+        {"program p { in A : bf16[M, K]; in W : bf16[N, K]; in r : f32[M]\n"
+         "out R : f32[M] = r * 2\nout Y : bf16[M, N] = (A @ W.T) * r }",
+         false},
+        {"program p { in X : bf16[M, N]; in r : f32[N]; in s : f32[M, N/128]\n"
+         "out R : f32[N] = r * 2\nout Y : bf16[M, N] = X * r + sum(s) }",
+         false},
+        {"program p { in r, s : f32[M]; out R : f32[M] = r * s }", true},
+    };
+    for (int d = 0; d < devices->count; d++)
+        for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+            coda_module *module;
+            struct trial trial;
+            assert_int_equal(coda_module_parse(rows[i].text, strlen(rows[i].text), NULL, &module, NULL), CODA_OK);
+            const coda_program *program = coda_module_program(module, 0);
+            coda_dims dims = large_sizes(program);
+            assert_int_equal(trial_new(&trial, program, &dims, 9, (struct layout){0}, NULL), CODA_OK);
+            bool accepted = runs_in_place(&trial, devices->device[d], trial_operand(&trial, "R"),
+                                          trial_operand(&trial, "r"), devices->name[d]);
+            if (accepted != rows[i].accepted)
+                fail_msg("%s on %s: R over r is %s", rows[i].text, devices->name[d], accepted ? "accepted" : "refused");
+            trial_free(&trial);
+            coda_module_free(module);
+        }
+}
+
 static void ignored_targets_give_zero_gradients(void **state)
 {
     const struct devices *devices = *state;
@@ -250,6 +282,7 @@ int main(void)
         cmocka_unit_test(one_kernel_serves_several_threads_at_once),
         cmocka_unit_test(outs_over_ins_give_the_same_bits_or_are_refused),
         cmocka_unit_test(the_model_s_in_place_launches_are_accepted),
+        cmocka_unit_test(an_out_may_replace_a_vector_only_where_one_tile_reads_it),
         cmocka_unit_test(ignored_targets_give_zero_gradients),
     };
     return cmocka_run_group_tests(tests, open_devices, close_devices);

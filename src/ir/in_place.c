@@ -16,10 +16,22 @@ static bool reads_by_index(const struct node *user)
     }
 }
 
+/* A row or column of values is read by every tile beside it, before or after one of them writes. */
+static bool is_read_by_one_tile(const struct graph *graph, const struct form *form, int node)
+{
+    enum space space = form->space[node];
+    if (space != SPACE_ROW && space != SPACE_COLUMN)
+        return true;
+    for (int n = 0; n < graph->node_count; n++)
+        if (form->space[n] > SPACE_UNIFORM && form->space[n] != space)
+            return false;
+    return true;
+}
+
 bool is_read_in_place(const struct graph *graph, const struct form *form, int in)
 {
     int node = graph->operand[in].node;
-    if (!form->space || form->space[node] == SPACE_NONE)
+    if (!form->space || form->space[node] == SPACE_NONE || !is_read_by_one_tile(graph, form, node))
         return false;
     for (int n = 0; n < graph->node_count; n++) {
         const struct node *user = &graph->node[n];
