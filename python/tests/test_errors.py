@@ -22,6 +22,8 @@ CASES = [
     (lambda: C.linear_swiglu(x[0, 0], gate, up), ValueError, "scalar"),
     (lambda: C.linear_swiglu(x, gate, up, norm_weight=torch.ones(7)), ValueError, r"`norm_weight` has shape \[7\]"),
     (lambda: C.linear_swiglu(x, gate, up, norm_weight=torch.ones(8), norm_offset=2), ValueError, "norm_offset is 2"),
+    (lambda: C.linear_swiglu(x, gate.half(), up.half(), norm_weight=torch.ones(8).half()), TypeError, "float32 norm_weight"),
+    (lambda: C.linear_swiglu(x, gate.half(), up, norm_weight=torch.ones(8)), TypeError, "float16.*`up` is torch.float32"),
     (lambda: C.rmsnorm_linear(x, None, weight), TypeError, "norm_weight"),
     (lambda: C.linear(x, weight, torch.ones(9)), ValueError, r"`bias` has shape \[9\]"),
     (lambda: C.linear_residual(x, weight, torch.ones(5, 10)), ValueError, "`residual` has shape"),

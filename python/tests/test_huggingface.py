@@ -70,6 +70,20 @@ def test_errors_in_bf16_are_no_larger_than_the_unpatched_models(kind, device):
     assert relative(grads[2], grads[0]) < 1.2 * relative(grads[1], grads[0])
 
 
+def test_under_autocast_the_residual_stream_stays_f32_and_errors_are_no_larger(kind, device):
+    model, patched = pair(kind, device)
+    double = copy.deepcopy(model).double().train()
+    ids, grads, streams = tokens(device), [], []
+    patched.model.layers[1].register_forward_hook(lambda module, args, output: streams.append(output.dtype))
+    double(input_ids=ids, labels=ids).loss.backward()
+    for m in (model.train(), patched.train()):
+        with torch.autocast(torch.device(device).type, torch.bfloat16):
+            m(input_ids=ids, labels=ids).loss.backward()
+    grads = [torch.cat([p.grad.double().flatten() for p in m.parameters()]) for m in (double, model, patched)]
+    assert streams == [torch.float32]
+    assert relative(grads[2], grads[0]) < 1.2 * relative(grads[1], grads[0])
+
+
 def test_a_padded_batch(kind, device):
     model, patched = pair(kind, device)
     ids, mask = tokens(device), torch.ones(2, 20, dtype=torch.long, device=device)

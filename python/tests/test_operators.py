@@ -82,6 +82,18 @@ def test_gated(device, dtype, form, activation):
         compare(chained, theirs, [x, residual, square, g, gate, up])
 
 
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("offset", [0, 1])
+def test_the_norm_of_an_f32_residual_stream_before_16_bit_weights(device, kind, offset):
+    x, g = torch.randn(2, 9, 136, device=device), torch.rand(136, device=device)
+    gate, up = normal(device, kind, 200, 136), normal(device, kind, 200, 136)
+
+    def theirs(x, g, gate, up):
+        h = norm(x, g, offset).to(gate.dtype)
+        return F.silu(F.linear(h, gate)) * F.linear(h, up)
+    compare(lambda x, g, *w: C.linear_swiglu(x, *w, norm_weight=g, norm_offset=offset, eps=EPS), theirs, [x, g, gate, up])
+
+
 @pytest.mark.parametrize("offset", [0, 1])
 def test_linear_residual_and_its_norm(device, dtype, offset):
     x, w, r, g = (torch.randn(5, 7, 72, device=device).to(dtype), normal(device, dtype, 136, 72),

@@ -4,12 +4,14 @@ import functools
 
 from ._operator import Operator
 
-# How the left operand comes: as it is, to be normalised, to be normalised by 1 + weight (Gemma), or normalised but for the
-# row scale, which is finished here from sums of squares.
+# How the left operand comes: as it is; to be normalised, by weight or by 1 + weight (Gemma), from a residual stream of the
+# weights' type or of f32; or normalised but for the row scale, which is finished here from sums of squares.
 _INPUTS = {
     "": ("in  x : bf16[M, K]", "x", ""),
     "norm": ("in  x : bf16[M, K]; in  norm_weight : bf16[K]; param eps = 1e-6", "rmsnorm(x, norm_weight, eps)", ""),
     "norm1": ("in  x : bf16[M, K]; in  norm_weight : bf16[K]; param eps = 1e-6", "rmsnorm(x, 1 + norm_weight, eps)", ""),
+    "norm_f32": ("in  x : f32[M, K]; in  norm_weight : f32[K]; param eps = 1e-6", "rmsnorm(x, norm_weight, eps)", ""),
+    "norm1_f32": ("in  x : f32[M, K]; in  norm_weight : f32[K]; param eps = 1e-6", "rmsnorm(x, 1 + norm_weight, eps)", ""),
     "deferred": ("in  x : bf16[M, K]; in  squares : f32[M, K/128]; param eps = 1e-6\n"
                  "    r = rsqrt(sum(squares) / K + eps)", "x", " * r"),
 }

@@ -85,8 +85,32 @@ def _call(name, x, names, tensors, norm_weight, norm_offset, eps, rest=(), numbe
         x, tensors = _prepare(name, x, names, tensors)
         return OPERATORS[name].call(x, *tensors, *rest, *numbers)
     prefix = "norm1_" if _offset(name, norm_offset) else "norm_"
+    if isinstance(x, torch.Tensor) and x.dtype is torch.float32:
+        autocast = torch.is_autocast_enabled(x.device.type)
+        if autocast or (isinstance(tensors[0], torch.Tensor) and tensors[0].dtype is not torch.float32):
+            return _call_f32(name, prefix, x, names, tensors, norm_weight, eps, rest, numbers, autocast)
     x, tensors = _prepare(name, x, ("norm_weight", *names), (norm_weight, *tensors))
     return OPERATORS[prefix + name].call(x, *tensors, *rest, eps, *numbers)
+
+
+def _call_f32(name, prefix, x, names, tensors, norm_weight, eps, rest, numbers, autocast):
+    """A norm of an f32 residual stream before weights of a 16-bit type: what autocast makes of it, or a model that keeps its
+    stream in f32."""
+    if autocast:
+        norm_weight = norm_weight.float()
+    elif not isinstance(norm_weight, torch.Tensor) or norm_weight.dtype is not torch.float32:
+        raise TypeError(f"{name}: `x` is torch.float32 and `norm_weight` is {getattr(norm_weight, 'dtype', norm_weight)}; a "
+                        "float32 residual stream needs a float32 norm_weight")
+    if norm_weight.device != x.device:
+        raise RuntimeError(f"{name}: expected all tensors to be on the same device, but `x` is on {x.device} and "
+                           f"`norm_weight` is on {norm_weight.device}")
+    first, others = _prepare(name, tensors[0], names[1:], tensors[1:])
+    if first.dtype is torch.float32:  # autocast to float32
+        return OPERATORS[prefix + name].call(x, norm_weight, first, *others, *rest, eps, *numbers)
+    if first.device != x.device:
+        raise RuntimeError(f"{name}: expected all tensors to be on the same device, but `x` is on {x.device} and "
+                           f"`{names[0]}` is on {first.device}")
+    return OPERATORS[prefix[:-1] + "_f32_" + name].call(x, norm_weight, first, *others, *rest, eps, *numbers)
 
 
 # ---------------------------------------------------------------- operators

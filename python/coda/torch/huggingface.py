@@ -222,9 +222,20 @@ def _layer_forward(kind):
                              scaling=a.scaling, position_ids=position_ids, use_cache=use_cache, **kwargs)
         y = y.reshape(*hidden_states.shape[:-1], -1)
         norm = self.post_attention_layernorm
+        if torch.is_autocast_enabled(y.device.type) and hidden_states.dtype is torch.float32:
+            return _mixed(self, y, hidden_states, activation, offset)
         return C.attention_output_mlp(y, hidden_states, a.o_proj.weight, norm.weight, m.gate_proj.weight, m.up_proj.weight,
                                       m.down_proj.weight, activation=activation, norm_offset=int(offset), eps=_eps(norm))
     return forward
+
+
+def _mixed(layer, y, residual, activation, offset):
+    """The rest of a layer under autocast, whose residual stream stays f32: the norm and the gate are fused, the sums are not."""
+    m, norm = layer.mlp, layer.post_attention_layernorm
+    x = residual + C.linear(y, layer.self_attn.o_proj.weight)
+    gated = C.linear_swiglu if activation == "silu" else C.linear_geglu
+    a = gated(x, m.gate_proj.weight, m.up_proj.weight, norm_weight=norm.weight, norm_offset=int(offset), eps=_eps(norm))
+    return x + C.linear(a, m.down_proj.weight)
 
 
 def _attention(attention):
