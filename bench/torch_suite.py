@@ -349,7 +349,7 @@ def svg(rows):
     groups = {}
     for r in rows:
         if "both_ms" in r:
-            title = f"{r['section']}{', width ' + str(r['width']) if 'width' in r else ''}"
+            title = r["section"] + (f", width {r['width']}" if "width" in r else ", Llama of 1.2 billion parameters")
             groups.setdefault(title, []).append(r)
     lines, y = [], 30
     for title, members in groups.items():
@@ -380,7 +380,12 @@ def main():
     parser.add_argument("--autotune", action="store_true", help="also torch.compile with max-autotune")
     parser.add_argument("--out", help="JSON lines are added to this file")
     parser.add_argument("--svg", help="picture of this run")
+    parser.add_argument("--draw", help="no run: draw the JSON lines of this file")
     options = parser.parse_args()
+    if options.draw:
+        with open(options.draw) as rows, open(options.svg or "/dev/stdout", "w") as file:
+            file.write(svg([json.loads(row) for row in rows]))
+        return
     if not torch.cuda.is_available():
         parser.error("this needs a CUDA GPU")
     bench = Bench(options)
