@@ -121,12 +121,26 @@ static void f32_and_f16_forms_of_every_program_agree(void **state)
     }
 }
 
+static void one_kernel_an_operator_moves_no_less(void **state)
+{
+    (void)state;
+    for (int p = 0; p < coda_module_size(standard_module()); p++) {
+        const coda_program *program = coda_module_program(standard_module(), p);
+        coda_dims dims = large_sizes(program);
+        coda_cost cost;
+        assert_int_equal(coda_program_cost(program, &dims, &cost, NULL), CODA_OK);
+        if (cost.unfused_bytes < cost.bytes || cost.unfused_kernels < 1)
+            fail_msg("%s moves %g bytes, unfused %g", coda_program_name(program), cost.bytes, cost.unfused_bytes);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_program_agrees_along_each_axis),
         cmocka_unit_test(every_program_agrees_on_random_shapes_heads_and_parameters),
         cmocka_unit_test(f32_and_f16_forms_of_every_program_agree),
+        cmocka_unit_test(one_kernel_an_operator_moves_no_less),
     };
     return cmocka_run_group_tests(tests, open_devices, close_devices);
 }

@@ -140,6 +140,11 @@ coda_status coda_program_cost(const coda_program *program, const coda_dims *dims
             return status;
         double bytes = (double)shape[0] * (double)shape[1] * (double)coda_dtype_size(graph->operand[i].dtype);
         sum.bytes += graph->operand[i].role == CODA_ACCUMULATE ? 2 * bytes : bytes;
+        if (graph->operand[i].role == CODA_ACCUMULATE) { /* an addition of its own: reads the value, reads and writes */
+            sum.unfused_bytes += 2 * bytes + 2 * (double)shape[0] * (double)shape[1];
+            sum.unfused_kernels++;
+        } else if (graph->operand[i].role == CODA_OUT && coda_dtype_size(graph->operand[i].dtype) > 2)
+            sum.unfused_bytes += bytes / 2; /* stored wider than the 2 bytes that every value counts */
     }
     bool *used = calloc((size_t)graph->node_count + 1, sizeof *used);
     if (!used)
