@@ -377,7 +377,7 @@ static void epilogue(struct builder *b, bool has_inner)
             split_statement(b);
         else if (what < 24)
             rope_statement(b);
-        else if (what < 30 && !b->options.differentiable)
+        else if (what < 30 && (!b->options.differentiable || b->options.jumps))
             index_statement(b);
         else if (what < 36 && has_inner)
             partial_statement(b);
@@ -453,13 +453,13 @@ static void out_of_tile(struct builder *b, int x)
     int what = below(b, 10), run = random_run(b);
     if (what < 4)
         out(b, x, one_of(b, float_types, 3), "[M, N]", name(b, x), false);
-    else if (what == 4 && !b->options.differentiable)
+    else if (what == 4 && (!b->options.differentiable || b->options.jumps))
         out(b, x, "f32", "[M, N]", name(b, x), true);
     else if (what < 7) {
         snprintf(text, sizeof text, "%s(%s, N:%d)", one_of(b, reductions, 5), name(b, x), run);
         snprintf(shape, sizeof shape, "[M, N/%d]", run);
         out(b, x, "f32", shape, text, false);
-    } else if (what < 9 || b->options.differentiable) {
+    } else if (what < 9 || (b->options.differentiable && !b->options.jumps)) {
         snprintf(text, sizeof text, "%s(%s, M:%d)", one_of(b, reductions, 4), name(b, x), run);
         snprintf(shape, sizeof shape, "[M/%d, N]", run);
         out(b, x, "f32", shape, text, false);

@@ -24,7 +24,7 @@ struct generated {
 struct generator_options {
     bool no_gemm;        /* pointwise and reductions only */
     bool differentiable; /* no comparisons, casts, ids or += */
-    bool jumps;          /* differentiable ones with comparisons */
+    bool jumps;          /* differentiable ones with comparisons, ids and += */
     int64_t row_limit;   /* sizes are 1 .. limit; 0: 80 */
     int64_t column_limit;
     int statements; /* of the epilogue; 0: random */
