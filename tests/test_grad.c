@@ -551,6 +551,8 @@ static const struct {
     {rotated, "pos", NULL, CODA_INVALID, "`pos` is no floating-point `in`"},
     {"program h { in X : f32[M, N]; in g : f32[N/2]\n a, b = pairs(X)\n out Y : f32[M, N/2] = a * g + b }", NULL, NULL,
      CODA_UNSUPPORTED, "`g`: it is a vector of half of the columns"},
+    {"program r { in X : f32[M, N]; in g : f32[N]\n out Y : f32[M, N] = X * repeat(g, N) * g }", NULL, NULL,
+     CODA_UNSUPPORTED, "Declare a second `in`"},
     {"block b { in x : f32[M, N]\n out y : f32[M, N] = x * 2 }", NULL, NULL, CODA_INVALID, "is a block"},
 };
 

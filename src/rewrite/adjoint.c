@@ -422,7 +422,8 @@ static void add_gradient_out(struct walk *w, const bool *used, int o)
         return;
     }
     if (indirect && (usage != indirect || (indirect & (indirect - 1)) != 0)) {
-        unsupported(w, o, "it is stacked, repeated or gathered, and also used in another way", "Use it in one way.");
+        unsupported(w, o, "it is stacked, repeated or gathered, and also used in another way",
+                    "Declare a second `in` for the other use and give both the same memory: each gets its gradient.");
         return;
     }
     if (indirect) {
