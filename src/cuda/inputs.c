@@ -143,13 +143,12 @@ static void emit_copy(struct emitter *e, struct text *copy, struct text *take, i
     text_add(copy,
              "        const char *from = P.t[%d].data + ((long)row * P.t[%d].stride + first) * SIZE_%s;\n        (void)count;\n",
              input->operand, input->operand, type);
-    text_add(take, "    UNROLL for (int b = 0; b < BLOCKS; b++)\n    UNROLL for (int h = 0; h < 2; h++) {\n%s",
-             other_blocks ? "" : "");
+    text_add(take, "    UNROLL for (int b = 0; b < BLOCKS; b++)\n    UNROLL for (int h = 0; h < 2; h++) {\n");
     if (other_blocks)
         text_add(take, "        if (b & %d)\n            continue;\n", block_distance(e->plan, input->distance));
     for (int at = 0; at < bytes; at += piece) {
-        text_add(copy, "        copy_%d(slot + (%d + (2 * b + h) * %d) * 32 + at.lane * %d, from + %d, %d);\n", piece,
-                 *offset + at, bytes, piece, at, piece);
+        text_add(copy, "        copy_wide_%d(slot + (%d + (2 * b + h) * %d) * 32 + at.lane * %d, from + %d);\n", piece,
+                 *offset + at, bytes, piece, at);
         text_add(take, "        shared_load_%d(in.i%d[b][h] + %d, slot + (%d + (2 * b + h) * %d) * 32 + lane * %d);\n", piece, i,
                  at / 4, *offset + at, bytes, piece);
     }

@@ -13,12 +13,14 @@ typedef unsigned long long u64;
 
 /* ---------------------------------------------------------------- elementwise */
 
-INLINE float coda_exp(float x)
+#define LOG2_E 1.4426950408889634f
+INLINE float coda_exp2(float x)
 {
     float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.4426950408889634f));
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
+INLINE float coda_exp(float x) { return coda_exp2(x * LOG2_E); }
 INLINE float coda_reciprocal(float x)
 {
     float y;
@@ -401,7 +403,7 @@ INLINE void online_add(Online &o, const float *v, int count)
 {
     const float largest = coda_max(o.largest, tree_max(v, count)), shift = online_shift(largest);
     float e[8];
-    UNROLL for (int i = 0; i < count; i++) e[i] = coda_exp(v[i] - shift);
+    UNROLL for (int i = 0; i < count; i++) e[i] = coda_exp2(__fmaf_rn(v[i], LOG2_E, -(shift * LOG2_E)));
     o.sum = __fmaf_rn(o.sum, coda_exp(o.largest - shift), tree_sum(e, count));
     o.largest = largest;
 }
@@ -498,6 +500,19 @@ INLINE void copy_8(u32 to, const void *from, int bytes)
 INLINE void copy_4(u32 to, const void *from, int bytes)
 {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+}
+/* Inputs of a tile: the columns beside are wanted next, so the whole 256 bytes come to L2. */
+INLINE void copy_wide_16(u32 to, const void *from)
+{
+    asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+INLINE void copy_wide_8(u32 to, const void *from)
+{
+    asm volatile("cp.async.ca.shared.global.L2::256B [%0], [%1], 8;" ::"r"(to), "l"(from) : "memory");
+}
+INLINE void copy_wide_4(u32 to, const void *from)
+{
+    asm volatile("cp.async.ca.shared.global.L2::256B [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
 }
 INLINE void copy_commit(void) { asm volatile("cp.async.commit_group;" ::: "memory"); }
 #define COPY_WAIT(pending) asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory")
