@@ -166,7 +166,7 @@ static void every_primitive_has_the_bits_of_its_interpretation(void **state)
 static void a_schedule_that_is_not_offered_is_refused(void **state)
 {
     const struct devices *devices = *state;
-    const coda_options options = {.size = sizeof options, .schedule = "deferred"};
+    const coda_options options = {.size = sizeof options, .schedule = "warps"};
     for (int d = 1; d < devices->count; d++) {
         coda_kernel *kernel;
         coda_error error = {0};

@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-static const char *const schedules[] = {NULL, "portable", "direct", "deferred", "warps"};
+static const char *const schedules[] = {NULL, "portable", "direct", "warps"};
 enum { SCHEDULES = sizeof schedules / sizeof *schedules };
 
 /* A device that only compiles; without_compiler hides NVRTC, so that kernels are text alone. */

@@ -248,7 +248,7 @@ coda_status blas_prepare(const struct gpu *gpu, const struct plan *plan, const i
     const struct graph *graph = plan->graph;
     const char *why;
     if (!blas_fits(plan, &why))
-        return fail(error, CODA_UNSUPPORTED, "%s %s; use \"portable\", \"direct\" or \"deferred\"", graph->name, why);
+        return fail(error, CODA_UNSUPPORTED, "%s %s; use \"portable\", \"direct\" or \"warps\"", graph->name, why);
     for (int i = 0; i < graph->axis_count; i++)
         if (size[i] < 1)
             return fail(error, CODA_UNSUPPORTED,

@@ -84,6 +84,23 @@ static bool hopper_fits(const struct gpu *gpu, const struct plan *plan)
     return gpu->capability == 90 && can_map && has_matrix_units(plan) && plan->joint && plan->accumulator_count <= 2;
 }
 
+/* Epilogue warps: what the ring of stages gives up for the rounded tile and for slots of inputs. */
+static void share_memory(const struct gpu *gpu, const struct plan *plan, struct variant *v)
+{
+    /* Half of the rounded tile waits in registers, where runs lie in one half. */
+    if (v->columns / 2 % plan->run_columns == 0 && v->columns >= 64)
+        v->halves = 2;
+    else
+        v->stages = 3;
+    if (plan_copy_bytes(plan) == 0)
+        return;
+    int groups = v->columns / v->halves / (plan->blocks * BLOCK_COLUMNS);
+    v->stages = 3;
+    for (v->slots = groups < 4 ? groups : 4; v->slots > 1; v->slots /= 2)
+        if (variant_shared_bytes(plan, v) <= gpu->shared_bytes)
+            break;
+}
+
 /* A tile is 128 rows by 256 columns, or 128 where there are few; twins share the columns. */
 static bool hopper_tile(const struct gpu *gpu, const coda_kernel *kernel, const struct plan *plan, struct variant *v)
 {
@@ -102,20 +119,8 @@ static bool hopper_tile(const struct gpu *gpu, const coda_kernel *kernel, const 
     v->flight = 1;
     v->stages = 4;
     v->halves = 1;
-    v->pieces = v->mainloop == MAINLOOP_DEFERRED ? 2 : 1;
-    /* Half of the rounded tile waits in registers, where a group (and the runs that one warp computes) lie in one half. */
-    int whole = v->mainloop == MAINLOOP_WARPS ? plan->run_columns : plan_span(plan);
-    if (is_rounded(v->mainloop) && v->columns / 2 % whole == 0 && v->columns >= 64)
-        v->halves = 2;
-    else if (is_rounded(v->mainloop))
-        v->stages = 3;
-    if (v->mainloop == MAINLOOP_WARPS && plan_copy_bytes(plan) > 0) {
-        int groups = v->columns / v->halves / (plan->blocks * BLOCK_COLUMNS);
-        v->stages = 3;
-        for (v->slots = groups < 4 ? groups : 4; v->slots > 1; v->slots /= 2)
-            if (variant_shared_bytes(plan, v) <= gpu->shared_bytes)
-                break;
-    }
+    if (v->mainloop == MAINLOOP_WARPS)
+        share_memory(gpu, plan, v);
     v->box_rows =
         !plan->right_k_major || plan_is_stacked(plan) ? 64 : v->columns * plan->accumulator_count / v->cluster;
     if (v->box_rows > v->columns)
@@ -135,21 +140,17 @@ static bool gathers(const struct plan *plan)
     return false;
 }
 
-/* Warps or deferred where their rounding is no loss and their shared memory suffices; else direct. */
+/* Epilogue warps where their rounding is no loss and their shared memory suffices; else direct. */
 static bool hopper_variant(const struct gpu *gpu, const coda_kernel *kernel, const struct plan *plan, struct variant *v)
 {
     if (!hopper_fits(gpu, plan) || wants(kernel, "portable"))
         return false;
-    static const enum mainloop rounded[] = {MAINLOOP_WARPS, MAINLOOP_DEFERRED};
+    *v = (struct variant){.mainloop = MAINLOOP_WARPS};
     bool exact = plan->exact || kernel->options.exact || plan->factor_type == CODA_F16;
-    for (int i = 0; i < 2 && !exact && !gathers(plan); i++) {
-        *v = (struct variant){.mainloop = rounded[i]};
-        if ((!kernel->options.schedule || wants(kernel, mainloop_name(rounded[i]))) &&
-            hopper_tile(gpu, kernel, plan, v) && plan->over_rows_count <= 8 &&
-            variant_shared_bytes(plan, v) <= gpu->shared_bytes)
-            return true;
-    }
-    if (wants(kernel, "deferred") || wants(kernel, "warps"))
+    if (!wants(kernel, "direct") && !exact && !gathers(plan) && hopper_tile(gpu, kernel, plan, v) &&
+        plan->over_rows_count <= 8 && variant_shared_bytes(plan, v) <= gpu->shared_bytes)
+        return true;
+    if (wants(kernel, "warps"))
         return false;
     *v = (struct variant){.mainloop = MAINLOOP_DIRECT};
     return hopper_tile(gpu, kernel, plan, v) && variant_shared_bytes(plan, v) <= gpu->shared_bytes;
@@ -187,9 +188,8 @@ coda_status choose_variants(const struct gpu *gpu, const coda_kernel *kernel, co
 {
     const char *schedule = kernel->options.schedule;
     *count = 0;
-    if (schedule && strcmp(schedule, "direct") && strcmp(schedule, "deferred") && strcmp(schedule, "warps") &&
-        strcmp(schedule, "portable"))
-        return fail(error, CODA_INVALID, "schedule \"%.40s\"; expected direct, deferred, warps or portable", schedule);
+    if (schedule && strcmp(schedule, "direct") && strcmp(schedule, "warps") && strcmp(schedule, "portable"))
+        return fail(error, CODA_INVALID, "schedule \"%.40s\"; expected direct, warps or portable", schedule);
     if (!plan->accumulator_count) {
         variant[(*count)++] = without_product(plan);
         return CODA_OK;

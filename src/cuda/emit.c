@@ -242,7 +242,7 @@ static void emit_in(struct emitter *e, int index, const struct place *at, const 
                       e->graph->operand[node->index].name);
             return;
         }
-        define(e, level, index, name, "word_%s(in.i%d[%s][HELD(h)], %s)", type, input, at->b, at->x);
+        define(e, level, index, name, "word_%s(in.i%d[%s][h], %s)", type, input, at->b, at->x);
         return;
     case SPACE_ROW_RUNS:
         run_index(e, &node->shape.dim[1], at, run, sizeof run);
@@ -525,7 +525,7 @@ static void emit_operation(struct emitter *e, int index, const struct place *at,
         emit_repeat(e, index, at, level, name);
         return;
     case OP_GATHER:
-        define(e, level, index, name, "word_%s(in.i%d[%s][HELD(h)], %s)",
+        define(e, level, index, name, "word_%s(in.i%d[%s][h], %s)",
                type_of(e, e->graph->node[node->input[0]].index), plan_input(e->plan, index, 0), at->b, at->x);
         return;
     case OP_ONEHOT:

@@ -53,7 +53,7 @@ static void accumulate(struct emitter *e, int operand, const char *value, char *
 {
     int old = plan_old_value(e->plan, operand);
     if (e->graph->operand[operand].role == CODA_ACCUMULATE && e->graph->operand[operand].dtype != CODA_F32)
-        snprintf(text, size, "coda_add(word_%s(in.i%d[b][HELD(h)], x), %s)", out_type(e, operand), old, value);
+        snprintf(text, size, "coda_add(word_%s(in.i%d[b][h], x), %s)", out_type(e, operand), old, value);
     else
         snprintf(text, size, "%s", value);
 }
@@ -199,15 +199,11 @@ static void reduce_rows(struct emitter *e, struct text *out, int level)
         if (!reduction->over_rows)
             continue;
         if (reduction_level(e, reduction) == level)
-            text_add(
-                out,
-                "    if (LAST == 1)\n        UNROLL for (int x = 0; x < 8; x++) state.r%d[b][x] = q%d[0][x];\n"
-                "    if (FIRST == 1)\n        UNROLL for (int x = 0; x < 8; x++) q%d[0][x] = state.r%d[b][x];\n"
-                "    if (LAST == 2) {\n        UNROLL for (int x = 0; x < 8; x++) q%d[0][x] = %s(q%d[0][x], "
-                "q%d[1][x]);\n"
-                "        SCRATCH(%d, at.warp, column - at.origin + (at.lane >> 2)) = %s(q%d[0], at.lane);\n    }\n",
-                node, node, node, node, node, combine_text(op_of(e, node)), node, node, number,
-                op_of(e, node) == OP_SUM ? "columns_sum" : "columns_max", node);
+            text_add(out,
+                     "    UNROLL for (int x = 0; x < 8; x++) q%d[0][x] = %s(q%d[0][x], q%d[1][x]);\n"
+                     "    SCRATCH(%d, at.warp, column - at.origin + (at.lane >> 2)) = %s(q%d[0], at.lane);\n",
+                     node, combine_text(op_of(e, node)), node, node, number,
+                     op_of(e, node) == OP_SUM ? "columns_sum" : "columns_max", node);
         number++;
     }
 }
@@ -234,7 +230,7 @@ static void finish_runs(struct emitter *e, struct text *out, int level)
         if (reduction->over_rows || reduction_level(e, reduction) != level)
             continue;
         if (!reduction->carried) {
-            text_add(out, "    UNROLL for (int i = 0; i < %d; i++)\n    UNROLL for (int h = FIRST; h < LAST; h++)\n",
+            text_add(out, "    UNROLL for (int i = 0; i < %d; i++)\n    UNROLL for (int h = 0; h < 2; h++)\n",
                      runs_of_group(e->plan, run));
             if (op == OP_LOGSUMEXP)
                 text_add(out, "        s%d[i][h] = online_finish(online_lanes(l%d[i][h], %d));\n", node, node, lanes);
@@ -243,7 +239,7 @@ static void finish_runs(struct emitter *e, struct text *out, int level)
                          node, lanes);
             continue;
         }
-        text_add(out, "    if ((c + 1) %% %d == 0)\n    UNROLL for (int h = FIRST; h < LAST; h++) {\n",
+        text_add(out, "    if ((c + 1) %% %d == 0)\n    UNROLL for (int h = 0; h < 2; h++) {\n",
                  run / (e->plan->blocks * BLOCK_COLUMNS));
         if (op == OP_LOGSUMEXP)
             text_add(out,
@@ -268,7 +264,7 @@ static void full_loops(struct emitter *e, struct text *out, int level)
     after_row(e, &after, level);
     text_add(out,
              "    UNROLL for (int b = 0; b < BLOCKS; b++) {\n    const int column = COLUMN(b);\n%s"
-             "    UNROLL for (int h = FIRST; h < LAST; h++) {\n"
+             "    UNROLL for (int h = 0; h < 2; h++) {\n"
              "        const int row = at.row + 8 * h, count = COUNT(row, COLUMNS - column);\n%s%s"
              "        UNROLL for (int x = 0; x < 8; x++) {\n%s        }\n%s    }\n",
              text_of(&block), text_of(&rows), text_of(&e->row), text_of(&e->element), text_of(&after));
@@ -341,7 +337,7 @@ static void half_out(struct emitter *e, struct text *out, int i)
     if (pairing == PAIRING_BLOCKS)
         text_add(out, "        if (b & %d)\n            continue;\n", block_distance(e->plan, distance));
     text_add(out,
-             "    const int column = COLUMN(b), half = %s;\n    UNROLL for (int h = FIRST; h < LAST; h++) {\n"
+             "    const int column = COLUMN(b), half = %s;\n    UNROLL for (int h = 0; h < 2; h++) {\n"
              "        const int row = at.row + 8 * h, count = COUNT(row, COLUMNS / 2 - half);\n        float "
              "o%d[%d];\n%s"
              "        UNROLL for (int x = 0; x < %d; x++) {\n%s        o%d[x] = %s; /* %s */\n        }\n",
@@ -386,7 +382,7 @@ static void run_out(struct emitter *e, struct text *out, int i)
     snprintf(owner, sizeof owner, "(at.quad & %d) == 0", lanes_of_run(run) - 1);
     snprintf(index, sizeof index, "(long)row * P.t[%d].stride + column / %d", i, run);
     text_add(out,
-             "    UNROLL for (int h = FIRST; h < LAST; h++) {\n        const int row = at.row + 8 * h;\n%s%s"
+             "    UNROLL for (int h = 0; h < 2; h++) {\n        const int row = at.row + 8 * h;\n%s%s"
              "        if (%s && (FAST || row < ROWS && column < COLUMNS)) /* %s */\n",
              text_of(&e->row), text_of(&e->element), owner, e->graph->operand[i].name);
     emit_store(e, out, "            ", i, index, name);
@@ -400,7 +396,7 @@ static void column_out(struct emitter *e, struct text *out, int i)
     emit_new_row(e);
     emit_value(e, e->graph->operand[i].node, &at, name);
     text_add(out,
-             "    if (FIRST == 0 && at.band == 0 && at.warp == 0 && at.lane < 4)\n    UNROLL for (int b = 0; b < "
+             "    if (at.band == 0 && at.warp == 0 && at.lane < 4)\n    UNROLL for (int b = 0; b < "
              "BLOCKS; b++) {\n"
              "    const int column = COLUMN(b);\n%s    UNROLL for (int x = 0; x < 8; x++) {\n%s"
              "        if (column + x < COLUMNS) /* %s */\n",
@@ -420,7 +416,7 @@ static void part_out(struct emitter *e, struct text *out, int i)
     emit_value(e, e->graph->operand[i].node, &at, name);
     snprintf(index, sizeof index, "(column + x) / %d", run);
     text_add(out,
-             "    if (FIRST == 0 && at.band == 0 && at.warp == 0 && at.lane < 4)\n    UNROLL for (int b = 0; b < "
+             "    if (at.band == 0 && at.warp == 0 && at.lane < 4)\n    UNROLL for (int b = 0; b < "
              "BLOCKS; b++) {\n"
              "    const int column = COLUMN(b);\n%s    UNROLL for (int x = 0; x < 8; x++) {\n%s"
              "        if (column + x < COLUMNS && (column + x) %% %d == 0) /* %s */\n",
@@ -456,8 +452,6 @@ static void emit_state(struct emitter *e, struct text *out)
     for (int i = 0; i < e->plan->reduction_count; i++) {
         const struct reduction *reduction = &e->plan->reduction[i];
         bool online = op_of(e, reduction->node) == OP_LOGSUMEXP;
-        if (reduction->over_rows)
-            text_add(out, "    float r%d[BLOCKS][8]; /* rows r, until rows r + 8 are known */\n", reduction->node);
         if (!reduction->carried)
             continue;
         text_add(out, "    %s s%d[2];\n", online ? "Online" : "float", reduction->node);
@@ -476,13 +470,11 @@ void emit_group(struct emitter *e, struct text *out)
     emit_new_group(e);
     for (int level = 0; level < e->plan->level_count; level++)
         pass(e, &passes, level);
-    text_add(
-        out,
-        "/* Columns of group c, rows r (FIRST 0) and r + 8 (LAST 2): everything that the program does to them. */\n"
-        "template <bool FAST, int FIRST, int LAST>\nINLINE void coda_group(const Params &P, const Place &at, const int "
-        "c, const "
-        "Accumulators &acc, const Inputs "
-        "&in, const Ahead &ahead, State &state)\n{\n");
+    text_add(out, "/* Columns of group c: everything that the program does to them. */\n"
+                  "template <bool FAST>\nINLINE void coda_group(const Params &P, const Place &at, const int "
+                  "c, const "
+                  "Accumulators &acc, const Inputs "
+                  "&in, const Ahead &ahead, State &state)\n{\n");
     text_add(out, "%s%s}\n\n", text_of(&e->group), text_of(&passes));
     out->failed |= passes.failed;
     text_free(&passes);

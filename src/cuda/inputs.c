@@ -26,7 +26,7 @@ static void open_element(struct emitter *e, struct text *out, const struct tile_
     char column[128] = "column";
     if (input->distance)
         half_column(input->distance, "column", column, sizeof column);
-    text_add(out, "    UNROLL for (int b = 0; b < BLOCKS; b++)\n    UNROLL for (int h = FIRST; h < LAST; h++) {\n");
+    text_add(out, "    UNROLL for (int b = 0; b < BLOCKS; b++)\n    UNROLL for (int h = 0; h < 2; h++) {\n");
     if (other_blocks)
         text_add(out, "        if (b & %d)\n            continue;\n", block_distance(e->plan, input->distance));
     text_add(out, "        const int column = COLUMN(b), row = at.row + 8 * h;\n");
@@ -44,23 +44,22 @@ static void emit_fetch(struct emitter *e, struct text *out, int i)
     open_element(e, out, input);
     if (input->id_value < 0) {
         text_add(out,
-                 "        fetch_%sx%d(in.i%d[b][HELD(h)], P.t[%d].data + ((long)row * P.t[%d].stride + first) * "
+                 "        fetch_%sx%d(in.i%d[b][h], P.t[%d].data + ((long)row * P.t[%d].stride + first) * "
                  "SIZE_%s, count, "
                  "WIDE(%d));\n    }\n",
                  type, elements, i, input->operand, input->operand, type, input->operand);
         return;
     }
-    text_add(
-        out,
-        "        const int id = VALUE_ID(%d);\n"
-        "        const bool inside = (u32)id < (u32)P.t[%d].rows; /* NaN where there is no such row */\n"
-        "        fetch_%sx%d(in.i%d[b][HELD(h)], P.t[%d].data + ((inside ? (long)id : 0) * P.t[%d].stride + first) * "
-        "SIZE_%s, "
-        "count, WIDE(%d));\n"
-        "        if (!inside)\n            UNROLL for (int w = 0; w < %d; w++) in.i%d[b][HELD(h)][w] = 0xffffffff;\n   "
-        " }\n",
-        input->id_value, input->operand, type, elements, i, input->operand, input->operand, type, input->operand,
-        input_bytes(e, input) / 4, i);
+    text_add(out,
+             "        const int id = VALUE_ID(%d);\n"
+             "        const bool inside = (u32)id < (u32)P.t[%d].rows; /* NaN where there is no such row */\n"
+             "        fetch_%sx%d(in.i%d[b][h], P.t[%d].data + ((inside ? (long)id : 0) * P.t[%d].stride + first) * "
+             "SIZE_%s, "
+             "count, WIDE(%d));\n"
+             "        if (!inside)\n            UNROLL for (int w = 0; w < %d; w++) in.i%d[b][h][w] = 0xffffffff;\n   "
+             " }\n",
+             input->id_value, input->operand, type, elements, i, input->operand, input->operand, type, input->operand,
+             input_bytes(e, input) / 4, i);
 }
 
 /* The statement that loads eight columns of vector i from `column` on into an array; `prefix`, i and `suffix` are its name. */
@@ -102,34 +101,17 @@ static void emit_angles(struct emitter *e, struct text *members, struct text *lo
     int distance = rotation_distance(e, index);
     char base[128];
     rotation_base(e, index, "COLUMN(b)", base, sizeof base);
-    text_add(members,
-             "    float cos%d[BLOCKS][ROWS_HELD][%d], sin%d[BLOCKS][ROWS_HELD][%d]; /* of row pos[m] of %s */\n", index,
+    text_add(members, "    float cos%d[BLOCKS][2][%d], sin%d[BLOCKS][2][%d]; /* of row pos[m] of %s */\n", index,
              angles, index, angles, e->graph->operand[table].name);
-    text_add(loads, "    UNROLL for (int b = 0; b < BLOCKS; b++)\n    UNROLL for (int h = FIRST; h < LAST; h++)\n");
+    text_add(loads, "    UNROLL for (int b = 0; b < BLOCKS; b++)\n    UNROLL for (int h = 0; h < 2; h++)\n");
     if (pairing_of(distance) == PAIRING_BLOCKS)
         text_add(loads, "        if (!(b & %d))\n", block_distance(e->plan, distance));
     text_add(loads,
-             "        angles_%s<%d>(ahead.cos%d[b][HELD(h)], ahead.sin%d[b][HELD(h)], P.t[%d], VALUE_ID(%d), %s, %d, "
+             "        angles_%s<%d>(ahead.cos%d[b][h], ahead.sin%d[b][h], P.t[%d], VALUE_ID(%d), %s, %d, "
              "WIDE(%d));\n",
              coda_dtype_name(e->graph->operand[table].dtype), angles, index, index, table,
              plan_value(e->plan, node->input[2], true), base,
              (int)dim_size(&e->graph->node[node->input[1]].shape.dim[1], e->plan->fixed) / 2, table);
-}
-
-/* Asks for an input's lines to be brought into L2: one lane of four, since they share 64 bytes or more of a row. */
-static void emit_warm(struct emitter *e, struct text *out, int i)
-{
-    const struct tile_input *input = &e->plan->input[i];
-    const char *type = coda_dtype_name(e->graph->operand[input->operand].dtype);
-    if (input->id_value >= 0)
-        return;
-    open_element(e, out, input);
-    text_add(out,
-             "        (void)count;\n"
-             "        if (at.quad == 0)\n            warm_line(P.t[%d].data + ((long)row * P.t[%d].stride + first) * "
-             "SIZE_%s);\n    "
-             "}\n",
-             input->operand, input->operand, type);
 }
 
 /* Copies to a slot of shared memory and loads from it: pieces of 16 bytes a lane (or 8, or 4), those of a warp side by side. */
@@ -141,16 +123,17 @@ static void emit_copy(struct emitter *e, struct text *copy, struct text *take, i
     bool other_blocks = input->distance && pairing_of(input->distance) == PAIRING_BLOCKS;
     open_element(e, copy, input);
     text_add(copy,
-             "        const char *from = P.t[%d].data + ((long)row * P.t[%d].stride + first) * SIZE_%s;\n        (void)count;\n",
+             "        const char *from = P.t[%d].data + ((long)row * P.t[%d].stride + first) * SIZE_%s;\n        "
+             "(void)count;\n",
              input->operand, input->operand, type);
     text_add(take, "    UNROLL for (int b = 0; b < BLOCKS; b++)\n    UNROLL for (int h = 0; h < 2; h++) {\n");
     if (other_blocks)
         text_add(take, "        if (b & %d)\n            continue;\n", block_distance(e->plan, input->distance));
     for (int at = 0; at < bytes; at += piece) {
-        text_add(copy, "        copy_wide_%d(slot + (%d + (2 * b + h) * %d) * 32 + at.lane * %d, from + %d);\n", piece,
-                 *offset + at, bytes, piece, at);
-        text_add(take, "        shared_load_%d(in.i%d[b][h] + %d, slot + (%d + (2 * b + h) * %d) * 32 + lane * %d);\n", piece, i,
-                 at / 4, *offset + at, bytes, piece);
+        text_add(copy, "        copy_%d(slot + (%d + (2 * b + h) * %d) * 32 + at.lane * %d, from + %d, %d);\n", piece,
+                 *offset + at, bytes, piece, at, piece);
+        text_add(take, "        shared_load_%d(in.i%d[b][h] + %d, slot + (%d + (2 * b + h) * %d) * 32 + lane * %d);\n",
+                 piece, i, at / 4, *offset + at, bytes, piece);
     }
     text_add(copy, "    }\n");
     text_add(take, "    }\n");
@@ -187,7 +170,7 @@ static void emit_ahead(struct emitter *e, struct text *out)
         if (is_read(e, &e->plan->input[i])) {
             snprintf(member, sizeof member, "in.i%d[b][0]", i);
             emit_hold(&holds, member, input_bytes(e, &e->plan->input[i]) / 4);
-            snprintf(member, sizeof member, "in.i%d[b][ROWS_HELD - 1]", i);
+            snprintf(member, sizeof member, "in.i%d[b][1]", i);
             emit_hold(&holds, member, input_bytes(e, &e->plan->input[i]) / 4);
         }
     for (int i = 0; i < e->plan->column_count && plan_loads_ahead(e->plan); i++)
@@ -201,7 +184,7 @@ static void emit_ahead(struct emitter *e, struct text *out)
              "struct Ahead {\n%s    u32 none;\n};\n"
              "template <bool FAST> INLINE void coda_ahead(const Params &P, const Place &at, const int c, Ahead "
              "&ahead)\n{\n%s}\n"
-             "template <bool FAST, int FIRST, int LAST>\n"
+             "template <bool FAST>\n"
              "INLINE void coda_angles(const Params &P, const Place &at, const int c, Ahead &ahead)\n{\n%s}\n",
              text_of(&members), text_of(&loads), text_of(&angles));
     text_add(out, "#define ROTATIONS %d\n", rotations);
@@ -216,42 +199,34 @@ static void emit_ahead(struct emitter *e, struct text *out)
 void emit_inputs(struct emitter *e, struct text *out)
 {
     const struct plan *plan = e->plan;
-    struct text fetch = {0}, warm = {0}, copy = {0}, take = {0};
-    int read = 0, bytes = 0;
+    struct text fetch = {0}, copy = {0}, take = {0};
+    int bytes = 0;
     text_add(out, "struct Inputs {\n");
     for (int i = 0; i < plan->input_count; i++) {
         const struct tile_input *input = &plan->input[i];
         if (!is_read(e, input))
             continue;
-        text_add(out, "    u32 i%d[BLOCKS][ROWS_HELD][%d]; /* %s */\n", i, input_bytes(e, input) / 4,
+        text_add(out, "    u32 i%d[BLOCKS][2][%d]; /* %s */\n", i, input_bytes(e, input) / 4,
                  e->graph->operand[input->operand].name);
         emit_fetch(e, &fetch, i);
-        emit_warm(e, &warm, i);
         if (input->id_value < 0)
             emit_copy(e, &copy, &take, i, &bytes);
-        read++;
     }
     text_add(out,
              "    u32 none;\n};\n"
-             "template <bool FAST, int FIRST, int LAST> INLINE void coda_fetch(const Params &P, const Place &at, const "
+             "template <bool FAST> INLINE void coda_fetch(const Params &P, const Place &at, const "
              "int c, Inputs "
              "&in)\n{\n%s}\n",
              text_of(&fetch));
     text_add(out,
-             "#define INPUTS %d\n"
-             "template <int FIRST, int LAST> INLINE void coda_warm(const Params &P, const Place &at, const int c)\n{\n"
-             "    const bool FAST = true;\n%s}\n",
-             read, text_of(&warm));
-    text_add(out,
-             "#define COPY_BYTES %d /* a lane */\n#if PIECES == 1\n"
+             "#define COPY_BYTES %d /* a lane */\n"
              "INLINE void coda_copy(const Params &P, const Place &at, const int c, const u32 slot)\n{\n"
-             "    const bool FAST = true;\n    const int FIRST = 0, LAST = 2;\n%s}\n"
-             "INLINE void coda_take(Inputs &in, const u32 slot, const int lane)\n{\n%s}\n#endif\n",
+             "    const bool FAST = true;\n%s}\n"
+             "INLINE void coda_take(Inputs &in, const u32 slot, const int lane)\n{\n%s}\n",
              bytes, text_of(&copy), text_of(&take));
-    out->failed |= fetch.failed || warm.failed || copy.failed || take.failed;
+    out->failed |= fetch.failed || copy.failed || take.failed;
     text_free(&copy);
     text_free(&take);
-    text_free(&warm);
     text_free(&fetch);
     emit_ahead(e, out);
 }

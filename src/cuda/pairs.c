@@ -157,9 +157,9 @@ static void angle_arrays(struct emitter *e, int index, const struct place *at, c
     char base[ROOM];
     if (plan_loads_ahead(e->plan) && !strcmp(at->b, "b") && !strcmp(at->column, "column")) {
         if (pairing_of(distance) == PAIRING_BLOCKS)
-            snprintf(text, (size_t)size, "ahead.%%s%d[b & ~%d][HELD(h)]", index, block_distance(e->plan, distance));
+            snprintf(text, (size_t)size, "ahead.%%s%d[b & ~%d][h]", index, block_distance(e->plan, distance));
         else
-            snprintf(text, (size_t)size, "ahead.%%s%d[b][HELD(h)]", index);
+            snprintf(text, (size_t)size, "ahead.%%s%d[b][h]", index);
         return;
     }
     struct place key = place_at(AT_FULL, at->b, "", at->column);

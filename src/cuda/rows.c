@@ -96,10 +96,11 @@ void emit_finish(struct emitter *e, struct text *out)
     for (int i = 0; i < e->graph->operand_count; i++)
         if (is_out(e, i) && space_of_out(e, i) == SPACE_COLUMN_RUNS)
             finish_out(e, &body, i);
-    text_add(out,
-             "/* Outs with one value a run of rows and column, from the four warps' parts in shared memory. */\n"
-             "INLINE void coda_finish(const Params &P, const Place &at, const int thread, const int threads)\n{\n%s%s}\n\n",
-             text_of(&e->group), text_of(&body));
+    text_add(
+        out,
+        "/* Outs with one value a run of rows and column, from the four warps' parts in shared memory. */\n"
+        "INLINE void coda_finish(const Params &P, const Place &at, const int thread, const int threads)\n{\n%s%s}\n\n",
+        text_of(&e->group), text_of(&body));
     out->failed |= body.failed;
     text_free(&body);
     emit_new_group(e);

@@ -25,7 +25,6 @@ static const struct {
     [MAINLOOP_PLAIN] = {"plain", {"plain.cu"}, 128},
     [MAINLOOP_PORTABLE] = {"portable", {"portable.cu"}, 128},
     [MAINLOOP_DIRECT] = {"direct", {"hopper.cu", "direct.cu", "hopper_kernel.cu"}, 384},
-    [MAINLOOP_DEFERRED] = {"deferred", {"hopper.cu", "rounded.cu", "deferred.cu", "hopper_kernel.cu"}, 384},
     [MAINLOOP_WARPS] = {"warps", {"hopper.cu", "rounded.cu", "warps.cu", "hopper_kernel.cu"}, 384},
 };
 enum { BARRIER_BYTES = 384 };
@@ -35,14 +34,9 @@ const char *mainloop_name(enum mainloop mainloop)
     return mainloops[mainloop].name;
 }
 
-bool is_rounded(enum mainloop mainloop)
-{
-    return mainloop == MAINLOOP_DEFERRED || mainloop == MAINLOOP_WARPS;
-}
-
 bool is_hopper(enum mainloop mainloop)
 {
-    return mainloop == MAINLOOP_DIRECT || is_rounded(mainloop);
+    return mainloop == MAINLOOP_DIRECT || mainloop == MAINLOOP_WARPS;
 }
 
 int variant_threads(const struct variant *variant)
@@ -60,7 +54,6 @@ int variant_shared_bytes(const struct plan *plan, const struct variant *v)
         return stages + values;
     case MAINLOOP_DIRECT:
         return stages + BARRIER_BYTES + 2 * values + plan->over_rows_count * v->bands * 4 * v->columns * 4;
-    case MAINLOOP_DEFERRED:
     case MAINLOOP_WARPS:
         stages += v->slots * plan_copy_bytes(plan) * 96;
         return stages + rows * columns * 2 / v->halves + BARRIER_BYTES + 2 * values;
@@ -133,14 +126,14 @@ static void write_definitions(const struct plan *plan, const struct variant *v, 
     text_add(out, "#define VALUES %d\n#define VALUE_ROWS %d\n#define OVER_ROWS %d\n#define SCRATCH_COLUMNS %d\n",
              plan->value_count, v->mainloop == MAINLOOP_ROWS ? 1 : bands * BAND_ROWS, plan->over_rows_count,
              v->halves > 1 ? v->columns / v->halves : v->columns);
-    text_add(out, "#define DEPTH %d\n#define FLIGHT %d\n#define HALVES %d\n#define PIECES %d\n", v->depth, v->flight,
-             v->halves ? v->halves : 1, v->pieces ? v->pieces : 1);
+    text_add(out, "#define DEPTH %d\n#define FLIGHT %d\n#define HALVES %d\n", v->depth, v->flight,
+             v->halves ? v->halves : 1);
     text_add(out, "#define SLOTS %d\n", v->slots);
     text_add(out, "#define WRITES_ROWS %d\n", plan->writes_rows);
     text_add(out, "#define LEFT_K_MAJOR %d\n#define RIGHT_K_MAJOR %d\n#define FACTOR_F16 %d\n", plan->left_k_major,
              plan->right_k_major, plan->factor_type == CODA_F16);
-    text_add(out, "#define PACKED %d\n#define EPILOGUE_ASIDE %d\n#define ROW_PROGRAM %d\n#define BARRIER_BYTES %d\n",
-             is_rounded(v->mainloop), v->mainloop == MAINLOOP_WARPS, v->mainloop == MAINLOOP_ROWS, BARRIER_BYTES);
+    text_add(out, "#define EPILOGUE_ASIDE %d\n#define ROW_PROGRAM %d\n#define BARRIER_BYTES %d\n",
+             v->mainloop == MAINLOOP_WARPS, v->mainloop == MAINLOOP_ROWS, BARRIER_BYTES);
     write_axis(out, "ROWS", plan->form->row_axis);
     write_axis(out, "COLUMNS", plan->form->column_axis);
     text_add(out, "\n");

@@ -12,7 +12,6 @@ enum mainloop {
     MAINLOOP_PLAIN,       /* products of any types, without matrix units */
     MAINLOOP_PORTABLE,    /* bf16 and f16, cp.async and mma.sync */
     MAINLOOP_DIRECT,      /* Hopper: TMA and wgmma, the epilogue after the tile */
-    MAINLOOP_DEFERRED,    /* Hopper: the epilogue of a tile between the next one's products */
     MAINLOOP_WARPS,       /* Hopper: the epilogue of a tile by other warps, beside the next one's products */
 };
 
@@ -24,8 +23,7 @@ struct variant {
     int stages;   /* of the ring in shared memory */
     int depth;    /* elements of K in a stage */
     int flight;   /* Hopper: steps in flight behind the newest */
-    int halves;   /* deferred: parts in which a tile passes through shared memory */
-    int pieces;   /* deferred: into which a group of columns is cut; 2: rows r and r + 8 */
+    int halves;   /* warps: parts in which a tile passes through shared memory */
     int slots;    /* warps: groups whose inputs are in shared memory or on their way there */
     int cluster;  /* blocks that share the right operand */
     int box_rows; /* Hopper: rows of the right operand that one copy brings */
@@ -34,8 +32,6 @@ struct variant {
 
 const char *mainloop_name(enum mainloop mainloop);
 bool is_hopper(enum mainloop mainloop);
-/* Does the epilogue see accumulators that were rounded to bf16? */
-bool is_rounded(enum mainloop mainloop);
 /* Threads of a block, and its dynamic shared memory. */
 int variant_threads(const struct variant *variant);
 int variant_shared_bytes(const struct plan *plan, const struct variant *variant);

@@ -140,7 +140,7 @@ static const coda_dims middle = {3, {{"M", 700}, {"N", 776}, {"K", 320}}};
 static void runs_give_the_same_bits(coda_device *device)
 {
     static const char *const programs[] = {"gemm_residual_rms", "gemm_rms_bwd", "gemm_rms_swiglu", "gemm_swiglu_bwd"};
-    static const char *const schedules[] = {"portable", "direct", "deferred", "warps"};
+    static const char *const schedules[] = {"portable", "direct", "warps"};
     struct gpu *gpu = device->state;
     const int multiprocessors = gpu->multiprocessors;
     gpu->multiprocessors = 2; /* so that a block walks many tiles */
@@ -178,8 +178,6 @@ static void tiles_give_the_same_bits(coda_device *device)
                 {"gemm_residual_rms", "portable", 128, 128},
                 {"gemm_residual_rms", "direct", 128, 128},
                 {"gemm_residual_rms", "direct", 128, 256},
-                {"gemm_residual_rms", "deferred", 128, 128},
-                {"gemm_residual_rms", "deferred", 128, 256},
                 {"gemm_residual_rms", "warps", 128, 128},
                 {"gemm_residual_rms", "warps", 128, 256}};
     uint64_t before = 0;
@@ -323,7 +321,7 @@ static void misuse_is_refused(coda_device *device)
     coda_options wrong = {.size = sizeof wrong, .schedule = "fast"};
     expect(coda_kernel_create(device, program_named("gemm"), NULL, &wrong, &kernel, &error) == CODA_INVALID,
            "an unknown schedule is refused", error.message);
-    wrong.schedule = "deferred";
+    wrong.schedule = "warps";
     expect(coda_kernel_create(device, program_named("gemm_wgrad"), NULL, &wrong, &kernel, &error) == CODA_UNSUPPORTED,
            "rounding an f32 sum is refused", error.message);
     wrong = (coda_options){.size = sizeof wrong, .tile_columns = 100};

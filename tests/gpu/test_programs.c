@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const schedules[] = {NULL, "portable", "direct", "deferred", "warps"};
+static const char *const schedules[] = {NULL, "portable", "direct", "warps"};
 enum { SCHEDULES = sizeof schedules / sizeof *schedules, MOST_REPORTS = 12 };
 static const char *const placings[] = {"aligned", "packed", "odd"};
 

@@ -501,19 +501,6 @@ INLINE void copy_4(u32 to, const void *from, int bytes)
 {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
-/* Inputs of a tile: the columns beside are wanted next, so the whole 256 bytes come to L2. */
-INLINE void copy_wide_16(u32 to, const void *from)
-{
-    asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
-}
-INLINE void copy_wide_8(u32 to, const void *from)
-{
-    asm volatile("cp.async.ca.shared.global.L2::256B [%0], [%1], 8;" ::"r"(to), "l"(from) : "memory");
-}
-INLINE void copy_wide_4(u32 to, const void *from)
-{
-    asm volatile("cp.async.ca.shared.global.L2::256B [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
-}
 INLINE void copy_commit(void) { asm volatile("cp.async.commit_group;" ::: "memory"); }
 #define COPY_WAIT(pending) asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory")
 INLINE void shared_load_16(u32 *w, u32 from)

@@ -15,7 +15,7 @@ INLINE void take_accumulators(Accumulators &acc, const float *d, int c, int quad
 
 INLINE void direct_fetch(const Params &P, const Place &at, int c, Inputs *in, Ahead *ahead, bool vectors)
 {
-    coda_fetch<false, 0, 2>(P, at, c, in[c & 1]);
+    coda_fetch<false>(P, at, c, in[c & 1]);
     if (vectors)
         coda_ahead<false>(P, at, c, ahead[c & 1]);
 }
@@ -54,10 +54,10 @@ INLINE void run_consumer(const Params &P, const Block &block, int band, int thre
                 direct_fetch(P, at, c + 1, in, ahead, !ROTATIONS);
             if (ROTATIONS) { /* two groups of angles do not fit the registers */
                 coda_ahead<false>(P, at, c, ahead[0]);
-                coda_angles<false, 0, 2>(P, at, c, ahead[0]);
+                coda_angles<false>(P, at, c, ahead[0]);
             }
             take_accumulators(acc, d, c, at.quad);
-            coda_group<false, 0, 2>(P, at, c, acc, in[c & 1], ahead[ROTATIONS ? 0 : c & 1], state);
+            coda_group<false>(P, at, c, acc, in[c & 1], ahead[ROTATIONS ? 0 : c & 1], state);
         }
         if (OVER_ROWS > 0) {
             group_sync(2 + band);

@@ -23,15 +23,15 @@ extern "C" __global__ void __launch_bounds__(128) coda_kernel(const __grid_const
             Inputs in;
             Ahead ahead;
             if (inside && chunk + CHUNK <= COLUMNS) {
-                coda_fetch<true, 0, 2>(P, at, c, in);
+                coda_fetch<true>(P, at, c, in);
                 coda_ahead<true>(P, at, c, ahead);
-                coda_angles<true, 0, 2>(P, at, c, ahead);
-                coda_group<true, 0, 2>(P, at, c, acc, in, ahead, state);
+                coda_angles<true>(P, at, c, ahead);
+                coda_group<true>(P, at, c, acc, in, ahead, state);
             } else {
-                coda_fetch<false, 0, 2>(P, at, c, in);
+                coda_fetch<false>(P, at, c, in);
                 coda_ahead<false>(P, at, c, ahead);
-                coda_angles<false, 0, 2>(P, at, c, ahead);
-                coda_group<false, 0, 2>(P, at, c, acc, in, ahead, state);
+                coda_angles<false>(P, at, c, ahead);
+                coda_group<false>(P, at, c, acc, in, ahead, state);
             }
         }
         if (OVER_ROWS > 0) {

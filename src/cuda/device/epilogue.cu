@@ -37,7 +37,7 @@ INLINE int coda_block(int c, int b) { return c / STEP * (BLOCKS * STEP) + c % ST
 #define FULL_X(x, h) ((x) / (2 * (h)) * (h) + (x) % (h))
 #define VALUE(k) (at.values[(k) * VALUE_ROWS + 8 * h])
 #define VALUE_ID(k) __float_as_int(VALUE(k))
-#if PACKED /* in the place of rounded accumulators that the group has read: two rows of a warp's block hold 32 columns */
+#if EPILOGUE_ASIDE /* in the place of rounded accumulators that the group has read: two rows of a warp's block hold 32 columns */
 #define SCRATCH(k, warp, column) at.scratch[scratch_index(k, warp, column)]
 INLINE int scratch_index(int k, int warp, int column)
 {
@@ -49,7 +49,7 @@ INLINE int scratch_index(int k, int warp, int column)
 #define SCRATCH(k, warp, column) at.scratch[((k) * 4 + (warp)) * SCRATCH_COLUMNS + (column)]
 #endif
 
-#if PACKED /* rounded to bf16 */
+#if EPILOGUE_ASIDE /* rounded to bf16 */
 struct Accumulators {
     u32 w[ACCUMULATORS > 0 ? ACCUMULATORS : 1][BLOCKS][2][4];
 };
@@ -61,12 +61,7 @@ struct Accumulators {
 #define ACCUMULATOR(k, b, h, x) acc.v[k][b][h][x]
 #endif
 
-/* Where a group is cut into rows r and r + 8, only one of them is held at a time. */
-#define ROWS_HELD (3 - PIECES)
-#define HELD(h) ((h) % ROWS_HELD)
 #define HOLD(word) asm volatile("" : "+r"(word))
-
-INLINE void warm_line(const char *p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
 INLINE float choose(const float *v, int i)
 {

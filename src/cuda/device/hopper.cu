@@ -1,7 +1,7 @@
 /* Products on Hopper (sm_90a): a persistent block of three warpgroups. One thread of the first brings operands by TMA into a
  * ring of stages, the other warps of the first compute row values; the second and third multiply by wgmma, a band of 64 rows
  * each. CLUSTER blocks one below the other share the right operand by multicast. Where an epilogue runs is told by the text
- * that follows: direct.cu, deferred.cu or warps.cu. */
+ * that follows: direct.cu or warps.cu. */
 
 #define TILE_ROWS 128
 #define TOTAL_COLUMNS (TILE_COLUMNS * ACCUMULATORS)
@@ -10,8 +10,6 @@
 #define BOXES (TOTAL_COLUMNS / BOX_ROWS / CLUSTER) /* of the right operand, that this block brings */
 #define GROUPS (TILE_COLUMNS / GROUP_COLUMNS)
 #define HALF_COLUMNS (TILE_COLUMNS / HALVES)  /* of an accumulator, that are in shared memory at once */
-#define ALL_PIECES (GROUPS * PIECES)    /* of an epilogue: a group, or the half of one */
-#define HALF_PIECES (ALL_PIECES / HALVES)
 #define ROW_BYTES (HALF_COLUMNS * ACCUMULATORS * 2)
 #define BAND_BYTES (64 * ROW_BYTES)
 #define HAS_VALUES (VALUES > 0 || WRITES_ROWS)
@@ -134,7 +132,6 @@ struct Block {
     char *rounded;
     int rank, cluster, clusters, tiles;
     u32 steps; /* of K */
-    u32 warm;  /* pieces between a request to L2 and the load: some 8 steps */
 };
 
 INLINE void run_producer(const Params &P, const Block &block)

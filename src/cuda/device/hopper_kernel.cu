@@ -16,7 +16,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) coda_kernel(const __grid_co
     block.left = shared_address(shared);
     block.right = block.left + STAGES * LEFT_BYTES;
     block.rounded = next;
-    next += PACKED ? 2 * BAND_BYTES : 0;
+    next += EPILOGUE_ASIDE ? 2 * BAND_BYTES : 0;
     block.slots = shared_address(next);
     next += SLOTS * COPY_BYTES * 96;
     block.full = shared_address(next), block.empty = block.full + 8 * STAGES;
@@ -33,13 +33,6 @@ extern "C" __global__ void __launch_bounds__(384, 1) coda_kernel(const __grid_co
 #endif
     block.tiles = P.row_tiles * P.column_tiles;
     block.steps = count_steps(P);
-    block.warm = 0;
-#if PACKED && !EPILOGUE_ASIDE
-    if (block.steps < 8 * ALL_PIECES)
-        block.warm = (8 * ALL_PIECES - 1) / block.steps + 1;
-    if (block.warm > ALL_PIECES)
-        block.warm = ALL_PIECES;
-#endif
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) {
             barrier_init(block.full + 8 * i, 1);

@@ -72,14 +72,14 @@ extern "C" __global__ void __launch_bounds__(128) coda_kernel(const __grid_const
             Accumulators acc;
             Inputs in;
             Ahead ahead;
-            coda_fetch<false, 0, 2>(P, at, c, in);
+            coda_fetch<false>(P, at, c, in);
             coda_ahead<false>(P, at, c, ahead);
-            coda_angles<false, 0, 2>(P, at, c, ahead);
+            coda_angles<false>(P, at, c, ahead);
             UNROLL for (int a = 0; a < ACCUMULATORS; a++)
             UNROLL for (int b = 0; b < BLOCKS; b++)
             UNROLL for (int h = 0; h < 2; h++)
             UNROLL for (int x = 0; x < 8; x++) acc.v[a][b][h][x] = d[a * SHARED_BLOCKS + coda_block(c, b)][band][h][x];
-            coda_group<false, 0, 2>(P, at, c, acc, in, ahead, state);
+            coda_group<false>(P, at, c, acc, in, ahead, state);
         }
         if (OVER_ROWS > 0) {
             __syncthreads();

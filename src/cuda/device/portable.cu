@@ -218,11 +218,11 @@ extern "C" __global__ void __launch_bounds__(128) coda_kernel(const __grid_const
             Accumulators acc;
             Inputs in;
             Ahead ahead;
-            coda_fetch<false, 0, 2>(P, at, c, in);
+            coda_fetch<false>(P, at, c, in);
             coda_ahead<false>(P, at, c, ahead);
-            coda_angles<false, 0, 2>(P, at, c, ahead);
+            coda_angles<false>(P, at, c, ahead);
             take_accumulators(acc, d, band, c, at.quad);
-            coda_group<false, 0, 2>(P, at, c, acc, in, ahead, state);
+            coda_group<false>(P, at, c, acc, in, ahead, state);
         }
         if (OVER_ROWS > 0) {
             __syncthreads();

@@ -43,12 +43,12 @@ INLINE void store_kept(const u32 *kept, u32 rows, int lane)
         store_sixteen(rows, j, lane, kept[4 * j], kept[4 * j + 1], kept[4 * j + 2], kept[4 * j + 3]);
     __syncwarp();
 }
-template <int FIRST, int LAST> INLINE void take_accumulators(Accumulators &acc, u32 rows, int c, int lane)
+INLINE void take_accumulators(Accumulators &acc, u32 rows, int c, int lane)
 {
     const int row = lane >> 2, quad = lane & 3;
     UNROLL for (int a = 0; a < ACCUMULATORS; a++)
     UNROLL for (int b = 0; b < BLOCKS; b++)
-    UNROLL for (int h = FIRST; h < LAST; h++)
+    UNROLL for (int h = 0; h < 2; h++)
         shared_load_16(acc.w[a][b][h],
                        rows + (row + 8 * h) * ROW_BYTES +
                            ((4 * (a * (HALF_COLUMNS / 32) + coda_block(c, b)) + quad ^ row_swizzle(row)) << 4));

@@ -15,24 +15,12 @@ struct Unit {
     int tile; /* in the walk; `tiles` or more: there is none */
     u32 place; /* the tile, packed */
     u32 count; /* of tiles before it; the parity chooses the buffer of values */
-    u32 number; /* 0 to UNITS - 1 */
-    u32 index; /* half, band, warp of the band: likewise, in another order */
+    u32 index; /* half, band, warp of the band: 0 to UNITS - 1 */
     bool fast; /* it exists, inside the matrix, everything aligned */
 };
 
 INLINE int unit_column(const Unit &unit) { return packed_column(unit.place) + (HALVES > 1 ? unit.index >> 3 : 0) * HALF_COLUMNS; }
 INLINE int unit_band(const Unit &unit) { return unit.index >> 2 & 1; }
-/* Both halves of the same rows follow each other on one warp where it reads angles, which are the same for both. Else
- * all first halves come first, so that the second ones are there when they are wanted. */
-INLINE u32 unit_order(u32 number)
-{
-    if (HALVES == 1 || ROTATIONS == 0)
-        return number;
-    const u32 per = number < 4 * EPILOGUE_WARPS ? EPILOGUE_WARPS : 8 - 2 * EPILOGUE_WARPS;
-    const u32 from = number < 2 * EPILOGUE_WARPS ? 0 : number < 4 * EPILOGUE_WARPS ? 2 * EPILOGUE_WARPS : 4 * EPILOGUE_WARPS;
-    const u32 half = number - from >= per;
-    return 8 * half + from / 2 + (number - from - half * per);
-}
 INLINE void look_at(const Params &P, Unit &unit, int tiles)
 {
     const int row = packed_row(unit.place) + 16 * (unit.index & 7);
@@ -54,7 +42,7 @@ INLINE void fill_slot(const Params &P, const Place &at, int c, u32 slots)
 template <bool FAST> INLINE void look_ahead(const Params &P, const Place &at, int c, Ahead &ahead)
 {
     coda_ahead<FAST>(P, at, c, ahead);
-    coda_angles<FAST, 0, 2>(P, at, c, ahead);
+    coda_angles<FAST>(P, at, c, ahead);
 }
 
 /* A unit at the edge: everything is fetched when it is wanted. */
@@ -68,9 +56,9 @@ INLINE void run_edge_unit(const Params &P, const Place &at, u32 rows)
         Ahead ahead;
         Accumulators acc;
         look_ahead<false>(P, at, c, ahead);
-        coda_fetch<false, 0, 2>(P, at, c, in);
-        take_accumulators<0, 2>(acc, rows, c, at.lane);
-        coda_group<false, 0, 2>(P, at, c, acc, in, ahead, state);
+        coda_fetch<false>(P, at, c, in);
+        take_accumulators(acc, rows, c, at.lane);
+        coda_group<false>(P, at, c, acc, in, ahead, state);
     }
 }
 
@@ -107,9 +95,9 @@ INLINE void run_unit(const Params &P, const Block &block, const Unit &unit, cons
             COPY_WAIT(SLOTS > 0 ? SLOTS - 1 : 0);
             coda_take(in, slots + c % (SLOTS > 0 ? SLOTS : 1) * SLOT_BYTES, lane);
         }
-        take_accumulators<0, 2>(acc, rows, c, lane);
+        take_accumulators(acc, rows, c, lane);
         coda_hold(in, ahead);
-        coda_group<true, 0, 2>(P, at, c, acc, in, ahead, state);
+        coda_group<true>(P, at, c, acc, in, ahead, state);
         from.row = more ? at.row : then.row, from.column = more ? at.column : then.column;
         if (SLOTS > 0) {
             if (more || next.fast)
@@ -127,13 +115,12 @@ INLINE void run_unit(const Params &P, const Block &block, const Unit &unit, cons
 
 INLINE void next_unit(const Params &P, const Block &block, Unit &unit, int tiles)
 {
-    unit.number += EPILOGUE_WARPS;
-    if (unit.number >= UNITS) {
-        unit.number -= UNITS, unit.count++, unit.tile += block.clusters;
+    unit.index += EPILOGUE_WARPS;
+    if (unit.index >= UNITS) {
+        unit.index -= UNITS, unit.count++, unit.tile += block.clusters;
         if (unit.tile < tiles)
             unit.place = pack_tile(tile_at(P, unit.tile, block.rank));
     }
-    unit.index = unit_order(unit.number);
     look_at(P, unit, tiles);
 }
 
@@ -177,8 +164,7 @@ INLINE void release_unit(const Params &P, const Block &block, const Unit &unit, 
 INLINE void run_epilogue(const Params &P, const Block &block, int thread)
 {
     const int lane = thread & 31, last = block.tiles - block.clusters; /* the last tile is not theirs */
-    const u32 warp = (u32)thread >> 5;
-    Unit unit = {block.cluster, 0, 0, warp, unit_order(warp), false};
+    Unit unit = {block.cluster, 0, 0, (u32)thread >> 5, false};
     const u32 slots = block.slots + (thread >> 5) * WARP_SLOTS;
     Ahead ahead;
     bool ready = false;
@@ -192,7 +178,7 @@ INLINE void run_epilogue(const Params &P, const Block &block, int thread)
     {
         Unit next = unit;
         next_unit(P, block, next, last);
-        const bool first = unit.number < EPILOGUE_WARPS, ends = next.count != unit.count;
+        const bool first = unit.index < EPILOGUE_WARPS, ends = next.count != unit.count;
         if (HAS_VALUES && ends && next.tile < last)
             barrier_wait(block.values_full + 8 * (next.count & 1), next.count >> 1 & 1);
         barrier_wait(block.slab_full + 8 * (unit.index & 7), unit.count * HALVES + (HALVES > 1 ? unit.index >> 3 : 0) & 1);
@@ -284,7 +270,7 @@ INLINE void run_consumer(const Params &P, const Block &block, int band, int thre
     }
     const int t = block.cluster + (count - 1) * block.clusters;
     if (count > 0) {
-        const Unit unit = {t, pack_tile(tile_at(P, t, block.rank)), count - 1, 0, (u32)slab, false};
+        const Unit unit = {t, pack_tile(tile_at(P, t, block.rank)), count - 1, (u32)slab, false};
         run_last(P, block, unit, kept, rows, band, lane);
     }
 }
