@@ -22,23 +22,20 @@ struct loop {
     int supported;
 };
 
-#define REPEAT_12(x) x(0) x(1) x(2) x(3) x(4) x(5) x(6) x(7) x(8) x(9) x(10) x(11)
-
 __attribute__((target("avx2,fma"))) static void fma_256(char *memory, int64_t rounds)
 {
     __m256 sum[12], a = _mm256_loadu_ps((float *)memory), b = _mm256_loadu_ps((float *)memory + 8);
-#define START(i) sum[i] = a;
-#define ADD(i)   sum[i] = _mm256_fmadd_ps(a, b, sum[i]);
-#define KEEP(i)  _mm256_storeu_ps((float *)memory + 16 + 8 * i, sum[i]);
-    REPEAT_12(START)
+    for (int i = 0; i < 12; i++)
+        sum[i] = a;
     for (int64_t r = 0; r < rounds; r++) {
-        REPEAT_12(ADD)
+#pragma GCC unroll 12
+        for (int i = 0; i < 12; i++)
+            sum[i] = _mm256_fmadd_ps(a, b, sum[i]);
         __asm__ volatile("" : "+x"(a));
     }
-    REPEAT_12(KEEP)
-#undef START
-#undef ADD
-#undef KEEP
+#pragma GCC unroll 12
+    for (int i = 0; i < 12; i++)
+        _mm256_storeu_ps((float *)memory + 16 + 8 * i, sum[i]);
 }
 
 __attribute__((target("avx512f"))) static void fma_512(char *memory, int64_t rounds)
@@ -77,28 +74,49 @@ __attribute__((target("avx512f,avx512bf16"))) static void dot_512(char *memory, 
 static const unsigned char configuration[64] = {
     [0] = 1,   [16] = 64, [18] = 64, [20] = 64, [22] = 64, [24] = 64, [26] = 64, [28] = 64, [30] = 64,
     [48] = 16, [49] = 16, [50] = 16, [51] = 16, [52] = 16, [53] = 16, [54] = 16, [55] = 16};
-#define LOAD(tile, at) __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #tile : : "r"(at), "r"(64L) : "memory");
-#define DOT(sum, a, b) __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #sum : : : "memory");
-#define CONFIGURE(x)   __asm__ volatile("ldtilecfg (%0)" : : "r"(x) : "memory");
-#define RELEASE        __asm__ volatile("tilerelease" : : : "memory");
+#define LOAD(tile, at) __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #tile : : "r"(at), "r"(64L) : "memory")
+#define DOT(sum, a, b) __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #sum : : : "memory")
+
+static void begin_tiles(void)
+{
+    __asm__ volatile("ldtilecfg (%0)" : : "r"(configuration) : "memory");
+}
+
+static void end_tiles(void)
+{
+    __asm__ volatile("tilerelease" : : : "memory");
+}
 
 static void tiles_alone(char *memory, int64_t rounds)
 {
-    CONFIGURE(configuration)
-    LOAD(4, memory)
-    LOAD(5, memory) LOAD(6, memory) LOAD(7, memory) for (int64_t r = 0; r < rounds; r++){
-        DOT(0, 4, 6) DOT(1, 4, 7) DOT(2, 5, 6) DOT(3, 5, 7)} RELEASE
+    begin_tiles();
+    LOAD(4, memory);
+    LOAD(5, memory);
+    LOAD(6, memory);
+    LOAD(7, memory);
+    for (int64_t r = 0; r < rounds; r++) {
+        DOT(0, 4, 6);
+        DOT(1, 4, 7);
+        DOT(2, 5, 6);
+        DOT(3, 5, 7);
+    }
+    end_tiles();
 }
 
 static void tiles_from(char *memory, int64_t rounds, int64_t size)
 {
-    CONFIGURE(configuration)
+    begin_tiles();
     for (int64_t r = 0, at = 0; r < rounds; r++, at = (at + 4096) % size) {
-        LOAD(6, memory + at)
-        LOAD(4, memory + at + 1024) DOT(0, 4, 6) LOAD(7, memory + at + 2048) DOT(1, 4, 7) LOAD(5, memory + at + 3072)
-            DOT(2, 5, 6) DOT(3, 5, 7)
+        LOAD(6, memory + at);
+        LOAD(4, memory + at + 1024);
+        DOT(0, 4, 6);
+        LOAD(7, memory + at + 2048);
+        DOT(1, 4, 7);
+        LOAD(5, memory + at + 3072);
+        DOT(2, 5, 6);
+        DOT(3, 5, 7);
     }
-    RELEASE
+    end_tiles();
 }
 
 static void tiles_8(char *memory, int64_t rounds)
@@ -131,7 +149,6 @@ int main(int count, char **word)
     const int threads = count > 1 ? atoi(word[1]) : 1;
     __builtin_cpu_init();
     const int bf16 = __builtin_cpu_supports("avx512bf16");
-    /* the processors with AMX-BF16 are those with AVX512-FP16 too, which gcc 12 can name; then the system is asked */
     unsigned a = 7, b, c = 0, d;
     __asm__ volatile("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
     const int amx = (d >> 22 & 1) && syscall(SYS_arch_prctl, 0x1023, 18) == 0;

@@ -4,7 +4,8 @@
 #include "model/lanes.h"
 #include <math.h>
 
-enum { BLOCK = ATTENTION_BLOCK, ROWS = 4, COLUMNS = 2 * LANES };
+/* ROWS x 2 sums stand in registers, of which there are 32 with 16 lanes. */
+enum { BLOCK = ATTENTION_BLOCK, ROWS = LANES == 16 ? 8 : LANES == 8 ? 6 : 4, COLUMNS = 2 * LANES };
 
 /* An operand whose element (i, k) is at i * row + k * column: a matrix or its transpose. */
 struct strided {
@@ -12,29 +13,54 @@ struct strided {
     int64_t row, column;
 };
 
-/* c[m, n] = a[m, depth] b[depth, n], or += where `add`. m is a multiple of ROWS, n of COLUMNS. */
+enum { PANEL_DEPTH = 512 }; /* deeper products read b where it is */
+
+/* COLUMNS columns of b, one row after the other: rows far apart would fall on each other in the first cache. */
+LANE_INLINE const float *copy_panel(float *panel, const float *b, int64_t ldb, int64_t depth)
+{
+    for (int64_t k = 0; k < depth; k++)
+        for (int h = 0; h < 2; h++)
+            store_lanes(panel + k * COLUMNS + h * LANES, load_lanes(b + k * ldb + h * LANES));
+    return panel;
+}
+
+/* `rows` rows of a product, and COLUMNS columns. */
+LANE_INLINE void product_rows(const int rows, int64_t depth, struct strided a, const float *b, int64_t ldb, float *c,
+                              int64_t ldc, int add)
+{
+    lanes sum[ROWS][2];
+    for (int r = 0; r < rows; r++)
+        for (int h = 0; h < 2; h++)
+            sum[r][h] = add ? load_lanes(c + r * ldc + h * LANES) : all_lanes(0);
+    for (int64_t k = 0; k < depth; k++, a.data += a.column, b += ldb) {
+        lanes first = load_lanes(b), second = load_lanes(b + LANES);
+        for (int r = 0; r < rows; r++) {
+            lanes x = all_lanes(a.data[r * a.row]);
+            sum[r][0] = x * first + sum[r][0];
+            sum[r][1] = x * second + sum[r][1];
+        }
+    }
+    for (int r = 0; r < rows; r++)
+        for (int h = 0; h < 2; h++)
+            store_lanes(c + r * ldc + h * LANES, sum[r][h]);
+}
+
+/* c[m, n] = a[m, depth] b[depth, n], or += where `add`. m is a multiple of 4, n of COLUMNS. */
 LANE_INLINE void product(int64_t m, int64_t n, int64_t depth, struct strided a, const float *b, int64_t ldb, float *c,
                          int64_t ldc, int add)
 {
-    for (int64_t j = 0; j < n; j += COLUMNS)
-        for (int64_t i = 0; i < m; i += ROWS) {
-            lanes sum[ROWS][2];
-            for (int r = 0; r < ROWS; r++)
-                for (int h = 0; h < 2; h++)
-                    sum[r][h] = add ? load_lanes(c + (i + r) * ldc + j + h * LANES) : all_lanes(0);
-            const float *left = a.data + i * a.row, *right = b + j;
-            for (int64_t k = 0; k < depth; k++, left += a.column, right += ldb) {
-                lanes first = load_lanes(right), second = load_lanes(right + LANES);
-                for (int r = 0; r < ROWS; r++) {
-                    lanes x = all_lanes(left[r * a.row]);
-                    sum[r][0] = x * first + sum[r][0];
-                    sum[r][1] = x * second + sum[r][1];
-                }
-            }
-            for (int r = 0; r < ROWS; r++)
-                for (int h = 0; h < 2; h++)
-                    store_lanes(c + (i + r) * ldc + j + h * LANES, sum[r][h]);
-        }
+    float panel[PANEL_DEPTH * COLUMNS];
+    for (int64_t j = 0; j < n; j += COLUMNS) {
+        const float *columns = depth > PANEL_DEPTH ? b + j : copy_panel(panel, b + j, ldb, depth);
+        const int64_t step = depth > PANEL_DEPTH ? ldb : COLUMNS;
+        int64_t i = 0;
+        for (; i + ROWS <= m; i += ROWS)
+            product_rows(ROWS, depth, (struct strided){a.data + i * a.row, a.row, a.column}, columns, step,
+                         c + i * ldc + j, ldc, add);
+        for (; i < m; i += 4)
+            product_rows(4, depth, (struct strided){a.data + i * a.row, a.row, a.column}, columns, step,
+                         c + i * ldc + j, ldc, add);
+    }
 }
 
 /* Turns a block's scores into exp(score - largest so far), and brings output and sum of earlier blocks to the new
