@@ -148,6 +148,8 @@ static void blocks_become_programs(void **state)
     expect(arguments, 0, "saves 1 kernel, 2.00 MB");
     snprintf(arguments, sizeof arguments, "rewrite --without 1 %s", path);
     expect(arguments, 1, "--allow-passes");
+    snprintf(arguments, sizeof arguments, "rewrite --without 7 %s", path);
+    expect(arguments, 1, "no step 7 to leave out");
     snprintf(arguments, sizeof arguments, "rewrite --without 1 --allow-passes %s", path);
     expect(arguments, 0, "extra pass");
     snprintf(arguments, sizeof arguments, "explain --dims M=100,D=100,K=10,N=10 %s", path);

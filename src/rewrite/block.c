@@ -67,6 +67,11 @@ coda_status rewrite_apart(const struct graph *block, const coda_rewrite_options 
         made->forward = made->unit.count;
     }
     done = done && unit_is_acceptable(&made->unit, block->name, &why) && report_buffers(wanted, made, block, &why);
+    if (done && (report.without < 0 || report.without > report.application_count)) {
+        refuse(&why, CODA_INVALID, "The report numbers them.", "there is no step %d to leave out of `%.60s`: it has %d",
+               report.without, block->name, report.application_count);
+        done = false;
+    }
     if (done && text != NULL && report.failed) {
         refuse(&why, CODA_MEMORY, "", "no memory for the report");
         done = false;
