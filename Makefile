@@ -16,7 +16,7 @@ EXAMPLES := $(patsubst %.c,$(BUILD)/%,$(wildcard examples/*.c))
 KIT     := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/kit/*.c))
 MACHINE := $(shell uname -m)
 
-.PHONY: all demo test asan lint format fuzz install clean help test-gpu
+.PHONY: all demo test asan lint format fuzz install clean help test-gpu test-python
 all: $(BUILD)/libcoda.a $(BUILD)/libcoda.so $(BUILD)/coda
 
 help:
@@ -24,6 +24,7 @@ help:
 	@echo 'make demo       train a small Llama on this repository'"'"'s text (DATA=file for another)'
 	@echo 'make test       the tests (needs libcmocka-dev)'
 	@echo 'make test-gpu   the tests that need an NVIDIA GPU'
+	@echo 'make test-python  the tests of the Python package (needs pytest, numpy, torch, transformers)'
 	@echo 'make asan       the tests under AddressSanitizer and UBSan'
 	@echo 'make lint       clang-format, clang-tidy, cppcheck'
 	@echo 'make fuzz       libFuzzer over the parser, the compiler and the safetensors reader (SECONDS=300)'
@@ -101,6 +102,11 @@ $(BUILD)/test-setup:
 test: $(BUILD)/test-setup
 	@$(MAKE) --no-print-directory all $(TESTS) $(EXAMPLES)
 	@CODA=$(BUILD)/coda scripts/run-tests $(TESTS)
+
+# The Python package's tests: they need pytest, numpy, torch and transformers, and use a GPU where there is one.
+PYTHON ?= python3
+test-python: $(BUILD)/libcoda.so
+	@CODA_LIBRARY=$(abspath $(BUILD))/libcoda.so $(PYTHON) -m pytest -q python/tests
 
 test-gpu: all
 	@$(MAKE) --no-print-directory -C tests/gpu CODA_BUILD=$(abspath $(BUILD)) test

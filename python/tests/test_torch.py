@@ -158,6 +158,27 @@ def test_no_grad_keeps_nothing(device):
         C.linear_swiglu(x, gate, up)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_cuda_graph_replays_forward_and_backward():
+    x, gate, up = (torch.randn(*s, device="cuda").bfloat16().requires_grad_() for s in ((64, 32), (40, 32), (40, 32)))
+    d = torch.randn(64, 40, device="cuda").bfloat16()
+
+    def run():
+        y = C.linear_swiglu(x, gate, up)
+        return [y, *torch.autograd.grad(y, (x, gate, up), d)]
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        run()  # compiles
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = run()
+    with torch.no_grad():
+        x.copy_(torch.randn_like(x))
+    graph.replay()
+    assert all(torch.equal(a, b) for a, b in zip(captured, run()))
+
+
 # ---------------------------------------------------------------- programs of one's own
 
 GATED = """

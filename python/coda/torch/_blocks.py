@@ -1,7 +1,5 @@
 """The texts of the operators. Names of operands are the names of the functions' arguments."""
 
-import functools
-
 from ._operator import Operator
 
 # How the left operand comes: as it is; to be normalised, by weight or by 1 + weight (Gemma), from a residual stream of the
@@ -29,18 +27,19 @@ def _linear(form, bias):
 
 def _gated(form, activation):
     inputs, h, scale = _INPUTS[form]
+    named = "" if h == "x" else f"h = {h}"  # one norm, read by both products
+    left = "x" if h == "x" else "h"
     return f"""
     {inputs}
     in  gate, up : bf16[N, K]
-    h = {h}
-    g = h @ gate.T{scale}
-    u = h @ up.T{scale}
-    out y : bf16[M, N] = {activation}(g) * u""".replace("    h = x\n", "").replace(
-        "= h @", "= x @" if h == "x" else "= h @")
+    {named}
+    g = {left} @ gate.T{scale}
+    u = {left} @ up.T{scale}
+    out y : bf16[M, N] = {activation}(g) * u"""
 
 
 def _rope(form, bias, norm):
-    """Query, key and value; queries and keys normalised by head where `norm` is "1" or "1 +" (Qwen3, Gemma 3), rotated."""
+    """Query, key and value; queries and keys rotated, and normalised by head before if `norm` (Qwen3)."""
     inputs, h, scale = _INPUTS[form]
     normed = """
     in  query_norm, key_norm : bf16[D]
@@ -73,12 +72,12 @@ def _residual_norm(offset):
     return f"""
     in  x : bf16[M, K]
     in  weight : bf16[N, K]
-    in  residual, : bf16[M, N]
+    in  residual : bf16[M, N]
     in  norm_weight : bf16[N]
     z = x @ weight.T + residual
     out y : bf16[M, N] = z
     out h : bf16[M, N] = z * {'(1 + norm_weight)' if offset else 'norm_weight'}
-    out squares : f32[M, N/128] = sum(z * z, N:128)""".replace("residual,", "residual")
+    out squares : f32[M, N/128] = sum(z * z, N:128)"""
 
 
 def _tail(activation, offset):
@@ -109,8 +108,8 @@ def _texts():
         prefix = f"{form}_" if form else ""
         for bias in ("", "_bias"):
             yield f"{prefix}linear{bias}", _linear(form, bias)
-            yield f"{prefix}linear_rope{bias}", _rope(form, bias, "")
-            yield f"{prefix}linear_qknorm_rope{bias}", _rope(form, bias, "1")
+            yield f"{prefix}linear_rope{bias}", _rope(form, bias, False)
+            yield f"{prefix}linear_qknorm_rope{bias}", _rope(form, bias, True)
         for gate, activation in _GATES.items():
             yield f"{prefix}linear_{gate}", _gated(form, activation)
 
@@ -119,11 +118,4 @@ def _lines(body):
     return "\n".join(line for line in body.splitlines() if line.strip())
 
 
-@functools.lru_cache(None)
-def text(name: str) -> str:
-    """The block behind an operator."""
-    return f"block {name} {{\n{_lines(dict(_texts())[name])}\n}}\n"
-
-
-NAMES = tuple(name for name, _ in _texts())
-OPERATORS = {name: Operator(name, text(name), "M") for name in NAMES}
+OPERATORS = {name: Operator(name, f"block {name} {{\n{_lines(body)}\n}}\n", "M") for name, body in _texts()}

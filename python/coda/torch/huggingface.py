@@ -173,14 +173,22 @@ def _plain(weight):
 # ---------------------------------------------------------------- the layer
 
 def rotary(position_embeddings, batch, length):
-    """Cosines and sines as transformers hands them on, as a table with one row a position, and each row's place in it."""
+    """Cosines and sines as transformers hands them on, as a table with one row a position, and each row's place in it.
+
+    All layers of one forward get the same tensors, so the first leaves its result on them."""
     cos, sin = position_embeddings
+    kept = None if torch.compiler.is_compiling() else getattr(cos, "_coda_rotary", None)
+    if kept is not None and kept[1].shape == (batch, length):
+        return kept
     half = cos.shape[-1] // 2
     table = torch.cat([cos[..., :half], sin[..., :half]], -1).float().reshape(-1, 2 * half)
-    positions = torch.arange(length, device=cos.device, dtype=torch.int32)
     if cos.shape[0] == 1 and batch != 1:
-        return table, positions.expand(batch, length)
-    return table, torch.arange(batch * length, device=cos.device, dtype=torch.int32).view(batch, length)
+        positions = torch.arange(length, device=cos.device, dtype=torch.int32).repeat(batch).view(batch, length)
+    else:
+        positions = torch.arange(batch * length, device=cos.device, dtype=torch.int32).view(batch, length)
+    if not torch.compiler.is_compiling():
+        cos._coda_rotary = table, positions
+    return table, positions
 
 
 def _project(layer, x, position_embeddings, offset):
