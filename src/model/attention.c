@@ -39,6 +39,8 @@ struct call {
     float *shared; /* keys and values of all heads */
     float *slots;
     int64_t slot_size; /* floats */
+    int64_t parts;     /* of a key head's blocks, in the backward */
+    float *partial; /* gradients of queries, one matrix a sequence, query head and part; NULL where there is one part */
     int64_t tasks;
     _Atomic int64_t next; /* the first task that nobody has taken */
     void (*work)(struct call *call, int64_t task, float *slot);
@@ -218,19 +220,67 @@ static void row_products(const float *a, const float *b, int64_t rows, int64_t w
     }
 }
 
-enum { BACKWARD_MATRICES = 8 };
+enum { BACKWARD_MATRICES = 8, ENOUGH_TASKS = 16, MOST_PARTIAL = 1 << 26 /* floats */ };
 
-/* Task: the gradients of one key head of one sequence, and of the query heads that share it. */
+static float *partial_queries(const struct call *call, int64_t sequence, int64_t head, int64_t part)
+{
+    return call->partial + ((sequence * call->a->heads + head) * call->parts + part) * call->length * call->width;
+}
+
+/* Rows of the key blocks that a part has. */
+static void write_blocks(const struct call *call, int64_t part, int64_t sequence, int64_t head, const float *from)
+{
+    for (int64_t block = part; block < call->length / BLOCK; block += call->parts) {
+        const int64_t row = block * BLOCK;
+        write_rows(call, call->d_qkv, call->row, sequence * call->sequence + row, head,
+                   minimum(BLOCK, call->sequence - row), from + row * call->width);
+    }
+}
+
+/* The gradient of one query head, to which all parts contribute. */
+static void finish_queries(const struct call *call, int64_t sequence, int64_t head, float *sum)
+{
+    scale_rows(sum, call->length * call->width, 1 / sqrtf((float)call->a->head_dim));
+    write_rows(call, call->d_qkv, call->row, sequence * call->sequence, head, call->sequence, sum);
+}
+
+/* One query head of a task: adds to the gradients of keys and values, and makes those of the queries. */
+static void attend_head_backward(const struct call *call, struct attention_head *work, int64_t sequence, int64_t head,
+                                 float *queries, float *d_output, float *lse, float *delta)
+{
+    const struct attention *a = call->a;
+    const int64_t first = sequence * call->sequence, count = call->sequence, size = call->length * call->width;
+    const int64_t y_row = a->heads * a->head_dim;
+    read_rows(call, call->output, y_row, first, head, count, call->length, queries);
+    read_rows(call, call->d_output, y_row, first, head, count, call->length, d_output);
+    row_products(queries, d_output, call->length, call->width, delta);
+    read_rows(call, call->qkv, call->row, first, head, count, call->length, queries);
+    scale_rows(queries, size, 1 / sqrtf((float)a->head_dim));
+    memset(lse, 0, (size_t)call->length * sizeof(float));
+    for (int64_t i = 0; i < count; i++)
+        lse[i] = call->lse_in[(first + i) * a->heads + head];
+    if (call->partial)
+        work->d_queries = partial_queries(call, sequence, head, work->part);
+    memset(work->d_queries, 0, (size_t)size * sizeof(float));
+    a->code->backward(work);
+    if (!call->partial)
+        finish_queries(call, sequence, head, work->d_queries);
+}
+
+/* Task: the gradients of a part of one key head of one sequence, and of the query heads that share it. */
 static void attend_backward(struct call *call, int64_t task, float *slot)
 {
     const struct attention *a = call->a;
-    int64_t sequence = task / a->kv_heads, kv_head = task % a->kv_heads, group = a->heads / a->kv_heads;
+    const int64_t part = task % call->parts, pair = task / call->parts;
+    int64_t sequence = pair / a->kv_heads, kv_head = pair % a->kv_heads, group = a->heads / a->kv_heads;
     int64_t first = sequence * call->sequence, count = call->sequence, size = call->length * call->width;
     float *matrix[BACKWARD_MATRICES];
     for (int i = 0; i < BACKWARD_MATRICES; i++)
         matrix[i] = slot + i * size;
     float *lse = slot + BACKWARD_MATRICES * size, *delta = lse + call->length;
     struct attention_head work = {
+        .part = part,
+        .parts = call->parts,
         .queries = matrix[0],
         .keys = matrix[1],
         .keys_transposed = matrix[2],
@@ -246,29 +296,29 @@ static void attend_backward(struct call *call, int64_t task, float *slot)
         .probabilities = delta + call->length,
         .d_scores = delta + call->length + BLOCK * BLOCK,
     };
-    int64_t y_row = a->heads * a->head_dim, key_head = a->heads + kv_head, value_head = key_head + a->kv_heads;
-    float scale = 1 / sqrtf((float)a->head_dim);
+    const int64_t key_head = a->heads + kv_head, value_head = key_head + a->kv_heads;
     read_rows(call, call->qkv, call->row, first, key_head, count, call->length, matrix[1]);
     transpose(matrix[1], call->length, call->width, matrix[2]);
     read_rows(call, call->qkv, call->row, first, value_head, count, call->length, matrix[0]);
     transpose(matrix[0], call->length, call->width, matrix[3]);
     memset(work.d_keys, 0, (size_t)(2 * size) * sizeof(float)); /* and d_values behind it */
-    for (int64_t head = kv_head * group; head < (kv_head + 1) * group; head++) {
-        read_rows(call, call->output, y_row, first, head, count, call->length, matrix[0]);
-        read_rows(call, call->d_output, y_row, first, head, count, call->length, matrix[4]);
-        row_products(matrix[0], matrix[4], call->length, call->width, delta);
-        read_rows(call, call->qkv, call->row, first, head, count, call->length, matrix[0]);
-        scale_rows(matrix[0], size, scale);
-        memset(lse, 0, (size_t)call->length * sizeof(float));
-        for (int64_t i = 0; i < count; i++)
-            lse[i] = call->lse_in[(first + i) * a->heads + head];
-        memset(work.d_queries, 0, (size_t)size * sizeof(float));
-        a->code->backward(&work);
-        scale_rows(work.d_queries, size, scale);
-        write_rows(call, call->d_qkv, call->row, first, head, count, work.d_queries);
+    for (int64_t head = kv_head * group; head < (kv_head + 1) * group; head++)
+        attend_head_backward(call, &work, sequence, head, matrix[0], matrix[4], lse, delta);
+    write_blocks(call, part, sequence, key_head, work.d_keys);
+    write_blocks(call, part, sequence, value_head, work.d_values);
+}
+
+/* Task: one query head, whose parts are added up in their order. */
+static void add_parts(struct call *call, int64_t task, float *slot)
+{
+    const int64_t sequence = task / call->a->heads, head = task % call->a->heads, size = call->length * call->width;
+    memcpy(slot, partial_queries(call, sequence, head, 0), (size_t)size * sizeof(float));
+    for (int64_t part = 1; part < call->parts; part++) {
+        const float *from = partial_queries(call, sequence, head, part);
+        for (int64_t i = 0; i < size; i++)
+            slot[i] += from[i];
     }
-    write_rows(call, call->d_qkv, call->row, first, key_head, count, work.d_keys);
-    write_rows(call, call->d_qkv, call->row, first, value_head, count, work.d_values);
+    finish_queries(call, sequence, head, slot);
 }
 
 coda_status attention_backward(struct attention *attention, int64_t batch, int64_t sequence, const void *qkv,
@@ -282,14 +332,27 @@ coda_status attention_backward(struct attention *attention, int64_t batch, int64
     call.d_output = d_output;
     call.lse_in = lse;
     call.d_qkv = d_qkv;
-    call.tasks = batch * attention->kv_heads;
+    /* few key heads are cut into parts, whatever the threads */
+    const int64_t pairs = batch * attention->kv_heads, all = batch * attention->heads * call.length * call.width;
+    call.parts = minimum(call.length / BLOCK, ceiling(ENOUGH_TASKS, pairs));
+    call.parts = maximum(1, minimum(call.parts, MOST_PARTIAL / all));
+    call.tasks = pairs * call.parts;
     call.slot_size = BACKWARD_MATRICES * call.length * call.width + 2 * call.length + 2 * BLOCK * BLOCK;
     call.work = attend_backward;
-    coda_status status = reserve(attention, worker_count(&call) * call.slot_size, error);
+    const int64_t partial = call.parts > 1 ? all * call.parts : 0,
+                  tasks = maximum(call.tasks, batch * attention->heads);
+    const int64_t slots = minimum(tasks, maximum(1, coda_device_threads(attention->device)));
+    coda_status status = reserve(attention, partial + slots * call.slot_size, error);
     if (status != CODA_OK)
         return status;
-    call.slots = attention->memory;
+    call.partial = partial > 0 ? attention->memory : NULL;
+    call.slots = attention->memory + partial;
     run(&call);
+    if (call.partial) {
+        call.tasks = batch * attention->heads;
+        call.work = add_parts;
+        run(&call);
+    }
     double tokens = (double)batch * (double)sequence, size = (double)coda_dtype_size(attention->dtype);
     attention->bytes_moved += tokens * (size * 2 * (double)(call.row + attention->heads * attention->head_dim) +
                                         4.0 * (double)attention->heads);

@@ -19,8 +19,9 @@ struct attention_block {
     float *scores; /* [64, 64], scratch */
 };
 
-/* The gradient through one head, all of its queries and keys. */
+/* The gradient through one head: all of its queries, and every `parts`-th block of keys from block `part` on. */
 struct attention_head {
+    int64_t part, parts;
     const float *queries;           /* [length, width], scaled */
     const float *keys;              /* [length, width] */
     const float *keys_transposed;   /* [width, length] */

@@ -133,7 +133,7 @@ LANE_INLINE void softmax_backward(float *scores, float *d_scores, int diagonal, 
 static void backward(const struct attention_head *h)
 {
     int64_t width = h->width, blocks = h->length / BLOCK, size = BLOCK * width;
-    for (int64_t j = 0; j < blocks; j++)
+    for (int64_t j = h->part; j < blocks; j += h->parts)
         for (int64_t i = j; i < blocks; i++) {
             const float *queries = h->queries + i * size, *d_output = h->d_output + i * size;
             product(BLOCK, BLOCK, width, (struct strided){queries, width, 1}, h->keys_transposed + j * BLOCK, h->length,
