@@ -87,8 +87,8 @@ static bool hopper_fits(const struct gpu *gpu, const struct plan *plan)
 /* Epilogue warps: what the ring of stages gives up for the rounded tile and for slots of inputs. */
 static void share_memory(const struct gpu *gpu, const struct plan *plan, struct variant *v)
 {
-    /* Half of the rounded tile waits in registers, where runs lie in one half. */
-    if (v->columns / 2 % plan->run_columns == 0 && v->columns >= 64)
+    /* Half of the rounded tile waits in registers, where runs lie in one half, and wide groups do not need them. */
+    if (v->columns / 2 % plan->run_columns == 0 && v->columns >= 64 && plan_loads_ahead(plan))
         v->halves = 2;
     else
         v->stages = 3;

@@ -55,7 +55,8 @@ extern "C" __global__ void __launch_bounds__(384, 1) coda_kernel(const __grid_co
 #endif
     const int warpgroup = __shfl_sync(ALL_LANES, threadIdx.x >> 7, 0); /* so that the compiler knows it as uniform */
     if (warpgroup == 0) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
+        if (PRODUCER_REGISTERS < 168)
+            asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
         if (__shfl_sync(ALL_LANES, threadIdx.x >> 5, 0) == 0) {
             if (elect())
                 run_producer(P, block);
@@ -68,7 +69,8 @@ extern "C" __global__ void __launch_bounds__(384, 1) coda_kernel(const __grid_co
             run_prologue(P, block, threadIdx.x - 32);
 #endif
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));
+        if (CONSUMER_REGISTERS > 168)
+            asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));
         run_consumer(P, block, warpgroup - 1, threadIdx.x & 127);
     }
 #if CLUSTER > 1
