@@ -525,8 +525,8 @@ static void emit_operation(struct emitter *e, int index, const struct place *at,
         emit_repeat(e, index, at, level, name);
         return;
     case OP_GATHER:
-        define(e, level, index, name, "word_%s(in.i%d[%s][h], %s)",
-               type_of(e, e->graph->node[node->input[0]].index), plan_input(e->plan, index, 0), at->b, at->x);
+        define(e, level, index, name, "word_%s(in.i%d[%s][h], %s)", type_of(e, e->graph->node[node->input[0]].index),
+               plan_input(e->plan, index, 0), at->b, at->x);
         return;
     case OP_ONEHOT:
         define(e, level, index, name, "(VALUE_ID(%d) == %s + %s ? 1.0f : 0.0f)",
