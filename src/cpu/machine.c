@@ -45,7 +45,7 @@ static unsigned find_features(void)
 /* Intel's: a quarter of the rate of VFMADD, for twice the products (docs/performance.md). */
 static bool has_slow_pairs(void)
 {
-    unsigned a, b, c, d;
+    unsigned a = 0, b = 0, c = 0, d = 0;
     return __get_cpuid(0, &a, &b, &c, &d) && b == signature_INTEL_ebx && c == signature_INTEL_ecx &&
            d == signature_INTEL_edx;
 }
