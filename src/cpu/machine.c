@@ -42,6 +42,7 @@ static unsigned find_features(void)
         return features;
     return features | CPU_AVX512_BF16 | (has_amx ? CPU_AMX_BF16 : 0);
 }
+
 /* Intel's: a quarter of the rate of VFMADD, for twice the products (docs/performance.md). */
 static bool has_slow_pairs(void)
 {
