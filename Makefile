@@ -137,7 +137,7 @@ format:
 	clang-format -i $(C_FILES)
 
 lint: $(GENERATED)
-	clang-format --dry-run --Werror $(C_FILES)
+	@clang-format --dry-run --Werror $(C_FILES)
 	cppcheck --quiet --std=c11 --enable=warning,performance,portability --inline-suppr --suppressions-list=.cppcheck \
 	  --error-exitcode=1 -j2 -Iinclude -Isrc src cli
 	scripts/tidy $(wildcard src/*/*.c cli/*.c)

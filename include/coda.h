@@ -432,9 +432,9 @@ typedef struct coda_step {
     const coda_kernel *kernel;
     int phase;   /* CODA_FORWARD or CODA_BACKWARD */
     int chunked; /* 1: runs once for every chunk of rows */
-    const int
-        *value; /* one an operand of the program: which value it is. A vector's gradient is a value twice: the runs
-                       * that a program gives, and what they sum up to, which coda_schedule_find finds */
+    /* One an operand of the program: which value it is. A vector's gradient is a value twice: the runs that a program
+     * gives, and what they sum up to, which coda_schedule_find finds. */
+    const int *value;
 } coda_step;
 CODA_API int coda_schedule_step_count(const coda_schedule *schedule);
 CODA_API coda_status coda_schedule_step(const coda_schedule *schedule, int index, coda_step *step);
@@ -456,8 +456,8 @@ CODA_API coda_status coda_schedule_locate(const coda_schedule *schedule, int ind
  * phases      CODA_FORWARD, CODA_BACKWARD (after a forward with the same sizes, inputs and saved memory) or both. With
  *             `together` the forward may run alone, the backward may not
  * operands    one a value of the caller, in order, as for coda_kernel_launch; those that no launched phase uses are not
- *             looked at (data may be NULL), and optional ones with data NULL are not computed. A result may take the memory of an input that is read for the last time
- *             before the result is written; other overlaps are refused
+ *             looked at (data may be NULL), and optional ones with data NULL are not computed. A result may take the
+ *             memory of an input that is read for the last time before the result is written; other overlaps are refused
  * saved       the layer's memory, scratch: the shared one; device memory, aligned to 256 bytes, as large as
  *             coda_schedule_memory says; NULL where that is 0
  * parameters  one a parameter of the block; NULL: the defaults
