@@ -53,7 +53,12 @@ static bool look_beside_interpreters(const char *pattern, char *path, size_t siz
 
 bool find_library(const char *pattern, char *path, size_t size, struct text *tried)
 {
-    static const char *const below[] = {"", "/lib64", "/lib", "/lib/x86_64-linux-gnu", "/targets/*/lib"};
+    static const char *const below[] = {"",
+                                        "/lib64",
+                                        "/lib",
+                                        "/lib/x86_64-linux-gnu",
+                                        "/targets/*/lib",
+                                        "/nvidia/*/lib"}; /* the last: where `pip --target` puts it */
     static const char *const folders[] = {"/usr/local/cuda/lib64",
                                           "/usr/local/cuda-1[23]*/lib64",
                                           "/usr/lib/x86_64-linux-gnu",

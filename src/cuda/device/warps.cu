@@ -247,7 +247,8 @@ INLINE void run_consumer(const Params &P, const Block &block, int band, int thre
             start_step(d, block, ring, k == 0);
             if (k >= FLIGHT)
                 finish_step(ring, thread);
-            if (HALVES > 1 && waits && barrier_test(empty, phase)) {
+            /* One answer for the warp: what follows needs all of its threads. */
+            if (HALVES > 1 && waits && __all_sync(ALL_LANES, barrier_test(empty, phase))) {
                 store_kept(kept, rows, lane);
                 hand_over(full, lane);
                 phase ^= 1, waits = 0;
