@@ -15,6 +15,8 @@ TESTS   := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c))
 EXAMPLES := $(patsubst %.c,$(BUILD)/%,$(wildcard examples/*.c))
 KIT     := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/kit/*.c))
 MACHINE := $(shell uname -m)
+# Builds below other targets use every processor; a -j of the caller's overrules.
+JOBS     = $(if $(findstring j,$(filter-out --%,$(MAKEFLAGS))),,-j$(shell nproc 2>/dev/null || echo 2))
 
 .PHONY: all demo test asan lint format fuzz install clean help test-gpu test-python
 all: $(BUILD)/libcoda.a $(BUILD)/libcoda.so $(BUILD)/coda
@@ -90,7 +92,8 @@ $(BUILD)/demo.txt: $(wildcard docs/*.md README.md LICENSE include/*.h src/*/*.c 
 	@mkdir -p $(@D)
 	@cat $^ > $@
 
-demo: $(BUILD)/coda $(DATA)
+demo:
+	@$(MAKE) --no-print-directory $(JOBS) $(BUILD)/coda $(DATA)
 	$(BUILD)/coda train --data $(DATA) --out $(BUILD)/demo --overwrite $(ARGS)
 
 # ---------------------------------------------------------------- tests
@@ -121,7 +124,7 @@ asan:
 SECONDS ?= 300
 FUZZERS := $(patsubst tests/%.c,%,$(wildcard tests/fuzz_*.c))
 fuzz:
-	@$(MAKE) --no-print-directory BUILD=$(BUILD)/fuzz CC=clang CFLAGS='-O1 -g -fsanitize=address,undefined,fuzzer-no-link' \
+	@$(MAKE) --no-print-directory $(JOBS) BUILD=$(BUILD)/fuzz CC=clang CFLAGS='-O1 -g -fsanitize=address,undefined,fuzzer-no-link' \
 	  $(BUILD)/fuzz/libcoda.a
 	@for f in $(FUZZERS); do mkdir -p $(BUILD)/fuzz/corpus/$$f; \
 	  clang -std=c11 -D_GNU_SOURCE -pthread -Iinclude -Isrc -Itests -O1 -g -fsanitize=address,undefined,fuzzer tests/$$f.c \
