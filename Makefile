@@ -113,6 +113,8 @@ test-python: $(BUILD)/libcoda.so
 
 test-gpu: all
 	@$(MAKE) --no-print-directory -C tests/gpu CODA_BUILD=$(abspath $(BUILD)) test
+	@if $(PYTHON) -c 'import numpy, pytest, torch, transformers' 2>/dev/null; then $(MAKE) --no-print-directory test-python; \
+	else echo 'Python tests skipped: they need numpy, pytest, torch and transformers'; fi
 
 # Leaks count too. Attention to time: -O1, and the sanitizers at once.
 asan:
