@@ -100,7 +100,7 @@ static void load_builtins(struct compiler *compiler)
         return;
     *slash = '\0';
     if (look_in(folder, "libnvrtc-builtins.so.*", path, sizeof path, NULL))
-        compiler->builtins = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
+        compiler->builtins = dlopen(path, RTLD_NOW | RTLD_GLOBAL | RTLD_NODELETE);
 }
 
 static bool bind_compiler(struct compiler *compiler)
@@ -127,9 +127,10 @@ static bool bind_compiler(struct compiler *compiler)
     return version(&compiler->major, &compiler->minor) == 0;
 }
 
+/* NVRTC never frees what it allocates when it is loaded, so it stays loaded: once for all devices. */
 static bool open_compiler(struct compiler *compiler, const char *path)
 {
-    compiler->library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    compiler->library = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!compiler->library)
         return false;
     if (!bind_compiler(compiler)) {
