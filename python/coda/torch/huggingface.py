@@ -1,6 +1,7 @@
 """One line for Hugging Face models: `coda.torch.apply(model)`."""
 
 import dataclasses
+import inspect
 import sys
 import types
 
@@ -79,7 +80,7 @@ def restore(model: nn.Module) -> None:
     """Undoes `apply`."""
     for module in model.modules():
         if "_coda_forward" in module.__dict__:
-            del module.__dict__["_coda_forward"], module.__dict__["forward"]
+            del module.__dict__["_coda_forward"], module.__dict__["forward"], module.__dict__["_coda_cache"]
 
 
 def _original_class(module):
@@ -95,6 +96,8 @@ def _patch(module, forward):
     if "_coda_forward" in module.__dict__:
         return
     module._coda_forward = module.forward
+    # What transformers calls the cache of keys and values: `cache` since 5.24, `past_key_values` before.
+    module._coda_cache = "cache" if "cache" in inspect.signature(module.forward).parameters else "past_key_values"
     module.forward = types.MethodType(forward, module)
 
 
@@ -214,16 +217,17 @@ def _eps(norm):
 def _layer_forward(kind):
     activation, offset, window = _LAYERS[kind]
 
-    def forward(self, hidden_states, attention_mask=None, position_ids=None, past_key_values=None, use_cache=False,
-                position_embeddings=None, **kwargs):
+    def forward(self, hidden_states, attention_mask=None, position_ids=None, cache=None, use_cache=False,
+                position_embeddings=None, past_key_values=None, **kwargs):
+        cache = past_key_values if cache is None else cache
         if not _ready(self):
             return self._coda_forward(hidden_states, attention_mask=attention_mask, position_ids=position_ids,
-                                      past_key_values=past_key_values, use_cache=use_cache,
-                                      position_embeddings=position_embeddings, **kwargs)
+                                      use_cache=use_cache, position_embeddings=position_embeddings,
+                                      **{self._coda_cache: cache}, **kwargs)
         a, m = self.self_attn, self.mlp
         q, k, v = _project(self, hidden_states, position_embeddings, offset)
-        if past_key_values is not None:
-            k, v = past_key_values.update(k, v, a.layer_idx)
+        if cache is not None:
+            k, v = cache.update(k, v, a.layer_idx)
         if window is not None:
             kwargs["sliding_window"] = getattr(a.config if window == "config" else a, "sliding_window", None)
         y, _ = _attention(a)(a, q, k, v, attention_mask, dropout=a.attention_dropout if self.training else 0.0,
@@ -255,12 +259,13 @@ def _attention(attention):
 
 # ---------------------------------------------------------------- the loss
 
-def _causal_forward(self, input_ids=None, attention_mask=None, position_ids=None, past_key_values=None, inputs_embeds=None,
-                    labels=None, use_cache=None, logits_to_keep=0, **kwargs):
+def _causal_forward(self, input_ids=None, attention_mask=None, position_ids=None, cache=None, inputs_embeds=None,
+                    labels=None, use_cache=None, logits_to_keep=0, past_key_values=None, **kwargs):
     """Training with labels: the loss without the logits. Everything else: the model's own code."""
     head = self.lm_head
+    cache = past_key_values if cache is None else cache
     inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "position_ids": position_ids,
-              "past_key_values": past_key_values, "inputs_embeds": inputs_embeds, "use_cache": use_cache}
+              self._coda_cache: cache, "inputs_embeds": inputs_embeds, "use_cache": use_cache}
     if not self.training or labels is None or type(head) is not nn.Linear or _hooked(head) or not _plain(head.weight) or \
             head.weight.dtype not in COMPUTE_DTYPES or kwargs.get("return_dict") is False or _unfit_head(self):
         return self._coda_forward(**inputs, labels=labels, logits_to_keep=logits_to_keep, **kwargs)
@@ -276,5 +281,5 @@ def _causal_forward(self, input_ids=None, attention_mask=None, position_ids=None
     if items is not None:
         loss = loss / (items.to(loss.device) if torch.is_tensor(items) else items)
     made = sys.modules[_original_class(self).__module__].CausalLMOutputWithPast
-    return made(loss=loss, logits=None, past_key_values=outputs.past_key_values, hidden_states=outputs.hidden_states,
-                attentions=outputs.attentions)
+    kept = {self._coda_cache: getattr(outputs, self._coda_cache)}
+    return made(loss=loss, logits=None, hidden_states=outputs.hidden_states, attentions=outputs.attentions, **kept)
