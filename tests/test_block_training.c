@@ -1,6 +1,7 @@
 /* Every block of blocks/, forward and backward as derived programs on the CPU device, learns to map its inputs to given
  * outputs: gradients that are wrong, or programs that a device does not run, would not. */
 #include "kit/random.h"
+#include "kit/texts.h"
 #include "lang/lang.h"
 #include "rewrite/rewrite.h"
 #include "runtime/device.h"
@@ -134,19 +135,6 @@ static void open_kernels(struct training *t)
             find(t, graph->operand[o].name)->written |= graph->operand[o].role != CODA_IN;
         }
     }
-}
-
-static char *read_block(const char *name)
-{
-    static char text[1 << 16];
-    char path[256];
-    snprintf(path, sizeof path, "blocks/%s.coda", name);
-    FILE *file = fopen(path, "rb");
-    if (!file)
-        fail_msg("%s cannot be opened: run the tests from the repository's root", path);
-    text[fread(text, 1, sizeof text - 1, file)] = '\0';
-    fclose(file);
-    return text;
 }
 
 static void open_training(struct training *t, const char *name)

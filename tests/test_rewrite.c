@@ -2,6 +2,7 @@
 #include "kit/blocks.h"
 #include "kit/random.h"
 #include "kit/random_block.h"
+#include "kit/texts.h"
 #include "rewrite/rewrite.h"
 #include "rewrite/rules.h"
 
@@ -34,19 +35,6 @@ static struct unit read_text(const char *text)
     if (parse(text, strlen(text), "block", &unit, &error) != CODA_OK)
         fail_msg("%s", error.message);
     return unit;
-}
-
-static char *read_block(const char *name)
-{
-    static char text[1 << 16];
-    char path[256];
-    snprintf(path, sizeof path, "blocks/%s.coda", name);
-    FILE *file = fopen(path, "rb");
-    if (!file)
-        fail_msg("%s cannot be opened: run the tests from the repository's root", path);
-    text[fread(text, 1, sizeof text - 1, file)] = '\0';
-    fclose(file);
-    return text;
 }
 
 /* ---- the blocks of blocks/ */
@@ -428,13 +416,7 @@ static void the_same_block_gives_the_same_text(void **state)
         coda_error error = {0};
         for (int k = 0; k < 2; k++)
             assert_int_equal(rewrite_block(unit.graph[0], &options, &made[k], NULL, &error), CODA_OK);
-        assert_int_equal(made[0].count, made[1].count);
-        for (int k = 0; k < made[0].count; k++) {
-            char *first = print_graph(made[0].graph[k]), *second = print_graph(made[1].graph[k]);
-            assert_string_equal(first, second);
-            free(first);
-            free(second);
-        }
+        assert_same_text(&made[0], &made[1]);
         unit_free(&made[0]);
         unit_free(&made[1]);
         unit_free(&unit);

@@ -131,6 +131,16 @@ static void remember(struct emitter *e, const struct level *level, int node, con
     snprintf(memo->name, sizeof memo->name, "%s", name);
 }
 
+bool emit_first_in_rows(struct emitter *e, int index, int place)
+{
+    const struct level rows = {e->row_memo, &e->row_count, &e->row, place};
+    for (int i = 0; i < e->row_count; i++)
+        if (e->row_memo[i].node == -1 - index && e->row_memo[i].place == place)
+            return false;
+    remember(e, &rows, -1 - index, "");
+    return e->status == CODA_OK;
+}
+
 static void fresh_name(const struct level *level, int node, char *name)
 {
     if (level->place > 0)
@@ -190,15 +200,8 @@ static void column_words(struct emitter *e, int index, const struct place *at, c
     struct place key = place_at(AT_COLUMN, at->b, "", at->column);
     int place = emit_place(e, &key);
     snprintf(text, (size_t)size, "w%d_%d_%d", plan_column(e->plan, index), index, place);
-    for (int i = 0; i < e->row_count; i++)
-        if (e->row_memo[i].node == -1 - index && e->row_memo[i].place == place)
-            return;
-    if (e->row_count == MAX_MEMO) {
-        emit_fail(e, "more than %d values in one CUDA kernel; split the program", MAX_MEMO);
+    if (!emit_first_in_rows(e, index, place))
         return;
-    }
-    e->row_memo[e->row_count].node = -1 - index;
-    e->row_memo[e->row_count++].place = place;
     text_add(&e->row, "        u32 w%d_%d_%d[%d]; /* %s */\n", plan_column(e->plan, index), index, place,
              (int)coda_dtype_size(e->graph->operand[column->operand].dtype) * 2,
              e->graph->operand[column->operand].name);

@@ -63,6 +63,8 @@ void emit_value(struct emitter *e, int node, const struct place *at, char *name)
 
 struct place place_at(enum region region, const char *b, const char *x, const char *column);
 int emit_place(struct emitter *e, const struct place *at); /* its index in e->place */
+/* Is `index` wanted at the place for the first time in these rows, so that its array is declared now? */
+bool emit_first_in_rows(struct emitter *e, int index, int place);
 /* One comment line with the statement that defines a node; nothing where it has no name. */
 void emit_comment(struct emitter *e, struct text *text, int node, const char *indent);
 void emit_fail(struct emitter *e, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -165,15 +165,8 @@ static void angle_arrays(struct emitter *e, int index, const struct place *at, c
     struct place key = place_at(AT_FULL, at->b, "", at->column);
     int place = emit_place(e, &key);
     snprintf(text, (size_t)size, "%%s%d_%d", index, place);
-    for (int i = 0; i < e->row_count; i++)
-        if (e->row_memo[i].node == -1 - index && e->row_memo[i].place == place)
-            return;
-    if (e->row_count == MAX_MEMO) {
-        emit_fail(e, "more than %d values in one CUDA kernel; split the program", MAX_MEMO);
+    if (!emit_first_in_rows(e, index, place))
         return;
-    }
-    e->row_memo[e->row_count].node = -1 - index;
-    e->row_memo[e->row_count++].place = place;
     rotation_base(e, index, at->column, base, sizeof base);
     text_add(&e->row,
              "        float cos%d_%d[%d], sin%d_%d[%d];\n"
