@@ -229,7 +229,7 @@ static const struct {
     {OTHER_ROWS, CODA_BACKWARD, "dWo", NULL, "axis D is 144"},
     {NARROW_STRIDE, CODA_FORWARD, "x", NULL, "row stride 3"},
     {SHARED, CODA_FORWARD, "QKV", "Wd", "share memory"},
-    {SHARED, CODA_BACKWARD, "dx", "dX", "share memory"},
+    {SHARED, CODA_BACKWARD, "y", "dx", "share memory"},
     {SHARED, CODA_BACKWARD, "dWg", "dWu", "share memory"},
     {IN_SCRATCH, CODA_FORWARD, "x", NULL, "lies in the scratch memory"},
     {COUNT, CODA_FORWARD, NULL, NULL, "expected"},
