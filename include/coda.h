@@ -479,6 +479,22 @@ CODA_API double coda_schedule_bytes_moved(const coda_schedule *schedule);
  * llama3_start, llama3, llama3_end and llama3_logits. Files are those of Hugging Face: a directory with config.json and
  * model.safetensors. None of these objects may be used by two threads at once. */
 
+/* How rotary frequencies are scaled for contexts longer than those of the first training. The fields are the keys of
+ * Hugging Face's `rope_scaling` (`rope_parameters`); those that a type does not use are ignored. */
+typedef enum coda_rope_type {
+    CODA_ROPE_DEFAULT = 0, /* frequency i is theta^(-2i / head_dim) */
+    CODA_ROPE_LINEAR,      /* divided by factor */
+    CODA_ROPE_LLAMA3, /* Llama 3.1: divided where fewer than low_freq_factor waves fit the original context, as it is
+                            * where more than high_freq_factor do, blended between */
+} coda_rope_type;
+
+typedef struct coda_rope_scaling {
+    coda_rope_type type;
+    double factor;
+    double low_freq_factor, high_freq_factor;
+    int64_t original_max_position_embeddings;
+} coda_rope_scaling;
+
 /* The keys of config.json. Set it with coda_llama_config_defaults or coda_llama_config_load first. */
 typedef struct coda_llama_config {
     int64_t hidden_size;
@@ -491,6 +507,7 @@ typedef struct coda_llama_config {
     int64_t max_position_embeddings; /* the longest sequence */
     double rms_norm_eps;
     double rope_theta;
+    coda_rope_scaling rope_scaling;
     int tie_word_embeddings; /* 1: the head is the embedding */
 } coda_llama_config;
 
@@ -498,7 +515,7 @@ typedef struct coda_llama_config {
 CODA_API void coda_llama_config_defaults(coda_llama_config *config);
 /* Reads a config.json. A key that changes the model in a way this library does not know is an error, as is an unknown key.
  * Returns CODA_OK, CODA_IO, CODA_INVALID (syntax, unknown key, value out of range: with line and column), CODA_UNSUPPORTED
- * (a Llama with biases, scaled RoPE, another activation: the message names the key) or CODA_MEMORY. */
+ * (a Llama with biases, another scaling of RoPE or activation: the message names the key) or CODA_MEMORY. */
 CODA_API coda_status coda_llama_config_load(const char *path, coda_llama_config *config, coda_error *error);
 /* Fills in the zeros and checks that the sizes fit each other. */
 CODA_API coda_status coda_llama_config_check(coda_llama_config *config, coda_error *error);
@@ -513,8 +530,9 @@ typedef struct coda_llama coda_llama;
  * dtype    CODA_BF16, CODA_F16 or CODA_F32: of the weights and of every activation */
 CODA_API coda_status coda_llama_create(coda_device *device, const coda_llama_config *config, coda_dtype dtype,
                                        uint64_t seed, coda_llama **llama, coda_error *error);
-/* Reads `directory`/config.json and model.safetensors (f32, bf16, f16; converted to dtype). Every tensor must be there with
- * its shape; lm_head.weight may be missing where the head is tied; other tensors are an error that names them. */
+/* Reads `directory`/config.json and model.safetensors (f32, bf16, f16; converted to dtype), or where that is missing the
+ * files that model.safetensors.index.json names. Every tensor must be there with its shape; lm_head.weight may be missing
+ * where the head is tied; other tensors are an error that names them. */
 CODA_API coda_status coda_llama_load(coda_device *device, const char *directory, coda_dtype dtype, coda_llama **llama,
                                      coda_error *error);
 /* Writes `directory`/config.json and model.safetensors, made first if it is missing. Each file is written under a temporary

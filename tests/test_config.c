@@ -1,7 +1,9 @@
 /* Configurations of models and of training: what is accepted, and what is said about everything else. */
 #include "coda.h"
 #include "kit/scratch.h"
+#include "model/config.h"
 #include <locale.h>
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -28,7 +30,23 @@ static const struct {
     /* not this Llama */
     {"{" SIZES ", \"hidden_act\": \"gelu\"}", CODA_UNSUPPORTED, "hidden_act"},
     {"{" SIZES ", \"attention_bias\": true}", CODA_UNSUPPORTED, "attention_bias"},
-    {"{" SIZES ", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}}", CODA_UNSUPPORTED, "rope_scaling"},
+    {"{" SIZES ", \"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 2}}", CODA_UNSUPPORTED,
+     "`yarn` is not known"},
+    {"{" SIZES ", \"rope_parameters\": {\"partial_rotary_factor\": 0.5}}", CODA_UNSUPPORTED, "partial_rotary_factor"},
+    /* rotary embeddings */
+    {"{" SIZES ", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}}", CODA_OK, NULL},
+    {"{" SIZES ", \"rope_scaling\": {\"type\": \"linear\", \"rope_type\": \"linear\", \"factor\": 2}}", CODA_OK, NULL},
+    {"{" SIZES ", \"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 5e5}}", CODA_OK, NULL},
+    {"{" SIZES ", \"rope_parameters\": null}", CODA_OK, NULL},
+    {"{" SIZES ", \"rope_scaling\": {\"rope_type\": \"linear\"}}", CODA_INVALID, "needs `factor`"},
+    {"{" SIZES ", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8}}", CODA_INVALID, "`low_freq_factor`"},
+    {"{" SIZES ", \"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 0.5}}", CODA_INVALID, "from 1 to"},
+    {"{" SIZES ", \"rope_scaling\": {\"factor\": 2, \"factor\": 2}}", CODA_INVALID, "`factor` is given twice"},
+    {"{" SIZES ", \"rope_scaling\": null, \"rope_parameters\": null}", CODA_INVALID,
+     "`rope_parameters` is given twice"},
+    {"{" SIZES ", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 4, "
+     "\"high_freq_factor\": 4, \"original_max_position_embeddings\": 8192}}",
+     CODA_INVALID, "high_freq_factor (4) must be above"},
     {"{" SIZES ", \"model_type\": \"mamba\"}", CODA_UNSUPPORTED, "model_type"},
     /* keys */
     {"{" SIZES ", \"rms_norm_epsilon\": 1e-5}", CODA_INVALID, "did you mean `rms_norm_eps`?"},
@@ -101,6 +119,46 @@ static void absent_keys_take_hugging_face_defaults(void **state)
     assert_int_equal(config.tie_word_embeddings, 0);
     assert_true(config.rms_norm_eps == 1e-6 && config.rope_theta == 10000);
     assert_int_equal(coda_llama_parameters(&config), 2 * 100 * 64 + 64 + 2 * (4 * 64 * 64 + 3 * 64 * 96 + 2 * 64));
+}
+
+/* Llama 3.1's stretched frequencies, as `transformers` 5.17 computes them in f32. */
+static void scaled_rotary_frequencies(void **state)
+{
+    static const struct {
+        int pair;
+        double frequency;
+    } expected[] = {{0, 1},
+                    {5, 0.12868738174438477},
+                    {12, 0.00729266507551074},
+                    {14, 0.0032114461064338684},
+                    {15, 0.0013718936825171113},
+                    {16, 0.0005248460220173001},
+                    {17, 0.0001785077911335975},
+                    {24, 6.647869668086059e-06},
+                    {31, 3.76732259610435e-07}};
+    static const char *const objects[] = {"\"rope_theta\": 5e5, \"rope_scaling\": {",
+                                          "\"rope_parameters\": {\"rope_theta\": 5e5, "};
+    for (int o = 0; o < 2; o++) {
+        char path[SCRATCH_PATH], text[1024];
+        coda_error error = {CODA_OK, ""};
+        coda_llama_config config;
+        int length = snprintf(text, sizeof text,
+                              "{" SIZES ", \"head_dim\": 64, %s\"rope_type\": \"llama3\", \"factor\": 8.0, "
+                              "\"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0, "
+                              "\"original_max_position_embeddings\": 8192}}",
+                              objects[o]);
+        scratch_write(*state, "config.json", text, (size_t)length, path);
+        if (coda_llama_config_load(path, &config, &error) != CODA_OK)
+            fail_msg("%s", error.message);
+        for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
+            double found = config_rope_frequency(&config, expected[i].pair);
+            assert_true(fabs(found / expected[i].frequency - 1) < 1e-6);
+        }
+        config.rope_scaling.type = CODA_ROPE_LINEAR;
+        assert_true(config_rope_frequency(&config, 0) == 0.125);
+        config.rope_scaling.type = (coda_rope_type)9;
+        assert_int_equal(coda_llama_config_check(&config, &error), CODA_INVALID);
+    }
 }
 
 static const struct {
@@ -247,9 +305,10 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(model_configurations),     cmocka_unit_test(absent_keys_take_hugging_face_defaults),
-        cmocka_unit_test(training_configurations),  cmocka_unit_test(options_of_the_command_line),
-        cmocka_unit_test(printed_values_read_back), cmocka_unit_test(parts_must_fit_each_other),
+        cmocka_unit_test(model_configurations),        cmocka_unit_test(absent_keys_take_hugging_face_defaults),
+        cmocka_unit_test(scaled_rotary_frequencies),   cmocka_unit_test(training_configurations),
+        cmocka_unit_test(options_of_the_command_line), cmocka_unit_test(printed_values_read_back),
+        cmocka_unit_test(parts_must_fit_each_other),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

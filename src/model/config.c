@@ -12,16 +12,25 @@ static const struct {
     const char *name;
     const char *required; /* the one value, as JSON, that this Llama has; NULL: of no consequence */
 } foreign_keys[] = {
-    {"architectures", NULL},         {"model_type", "\"llama\""},
-    {"hidden_act", "\"silu\""},      {"attention_bias", "false"},
-    {"mlp_bias", "false"},           {"rope_scaling", "null"},
-    {"attention_dropout", "0"},      {"sliding_window", "null"},
-    {"quantization_config", "null"}, {"pretraining_tp", NULL},
-    {"bos_token_id", NULL},          {"eos_token_id", NULL},
-    {"pad_token_id", NULL},          {"initializer_range", NULL},
-    {"torch_dtype", NULL},           {"dtype", NULL},
-    {"transformers_version", NULL},  {"use_cache", NULL},
-    {"_name_or_path", NULL},         {"unsloth_version", NULL},
+    {"architectures", NULL},
+    {"model_type", "\"llama\""},
+    {"hidden_act", "\"silu\""},
+    {"attention_bias", "false"},
+    {"mlp_bias", "false"},
+    {"attention_dropout", "0"},
+    {"sliding_window", "null"},
+    {"quantization_config", "null"},
+    {"pretraining_tp", NULL},
+    {"bos_token_id", NULL},
+    {"eos_token_id", NULL},
+    {"pad_token_id", NULL},
+    {"initializer_range", NULL},
+    {"torch_dtype", NULL},
+    {"dtype", NULL},
+    {"transformers_version", NULL},
+    {"use_cache", NULL},
+    {"_name_or_path", NULL},
+    {"unsloth_version", NULL},
 };
 enum { FOREIGN_COUNT = sizeof foreign_keys / sizeof foreign_keys[0] };
 
@@ -128,6 +137,7 @@ static void once(struct json_reader *json, uint64_t *seen, int index, const char
 
 static void read_model(struct json_reader *json, coda_train_config *config, uint64_t *seen)
 {
+    enum { ROPE_BIT = 63 };
     char name[64];
     json_read_object(json);
     while (json_read_key(json, name, sizeof name)) {
@@ -137,6 +147,9 @@ static void read_model(struct json_reader *json, coda_train_config *config, uint
             once(json, seen, (int)(key - model_keys), name, at);
             if (key->kind != KEY_INTEGER || key->low > 0 || !json_read_null(json))
                 config_read(json, key, config);
+        } else if (strcmp(name, "rope_scaling") == 0 || strcmp(name, "rope_parameters") == 0) {
+            once(json, seen, ROPE_BIT, name, at);
+            config_read_rope(json, config);
         } else if (!foreign_key(json, name, at)) {
             unknown_key(json, at, name, false);
         }
@@ -384,6 +397,8 @@ coda_status coda_llama_config_check(coda_llama_config *config, coda_error *error
     whole.model = *config;
     coda_llama_config *model = &whole.model;
     coda_status status = check_keys(model_keys, &whole, error);
+    if (status == CODA_OK)
+        status = config_check_rope(&whole, error);
     if (status != CODA_OK)
         return status;
     if (model->num_key_value_heads == 0)

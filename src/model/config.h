@@ -22,6 +22,12 @@ extern const struct config_key train_keys[];
 void config_read(struct json_reader *json, const struct config_key *key, coda_train_config *config);
 /* Writes one value as JSON. */
 void config_write(struct json_text *text, const struct config_key *key, const coda_train_config *config);
+/* The rotary embedding: `rope_scaling`, or `rope_parameters` as newer files have it; nothing is written of the plain one. */
+void config_read_rope(struct json_reader *json, coda_train_config *config);
+void config_write_rope(struct json_text *text, const coda_train_config *config, const char *indent);
+coda_status config_check_rope(const coda_train_config *config, coda_error *error);
+/* Radians a position of pair i of a head. */
+double config_rope_frequency(const coda_llama_config *config, int64_t i);
 /* NULL if there is none of that name. */
 const struct config_key *config_find(const struct config_key *keys, const char *name);
 

@@ -160,6 +160,7 @@ void write_model_config(struct json_text *text, const coda_llama_config *config,
                indent, indent);
     json_print(text, ",\n%s\"torch_dtype\": \"%s\"", indent, torch_names[dtype]);
     write_keys(text, model_keys, &whole, indent);
+    config_write_rope(text, &whole, indent);
     json_print(text, "\n}\n");
 }
 
@@ -167,6 +168,7 @@ void write_train_config(struct json_text *text, const coda_train_config *config)
 {
     json_print(text, "{\n    \"model\": {\n        \"model_type\": \"llama\"");
     write_keys(text, model_keys, config, "        ");
+    config_write_rope(text, config, "        ");
     json_print(text, "\n    }");
     write_keys(text, train_keys, config, "    ");
     json_print(text, "\n}\n");

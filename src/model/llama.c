@@ -1,4 +1,5 @@
 #include "model/llama.h"
+#include "model/config.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -86,7 +87,7 @@ static void fill_rope_table(const coda_llama_config *config, float *table)
     int64_t half = config->head_dim / 2;
     for (int64_t position = 0; position < config->max_position_embeddings; position++)
         for (int64_t i = 0; i < half; i++) {
-            double angle = (double)position * pow(config->rope_theta, -(double)i / (double)half);
+            double angle = (double)position * config_rope_frequency(config, i);
             table[position * 2 * half + i] = (float)cos(angle);
             table[position * 2 * half + half + i] = (float)sin(angle);
         }
