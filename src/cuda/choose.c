@@ -24,7 +24,14 @@ static struct variant without_product(const struct plan *plan)
         return (struct variant){.mainloop = MAINLOOP_ROWS};
     if (plan->form->row_axis < 0)
         return (struct variant){.mainloop = MAINLOOP_COLUMNS};
-    return (struct variant){.mainloop = MAINLOOP_ELEMENTWISE, .bands = 1, .columns = ACCUMULATOR_COLUMNS};
+    /* Runs of rows are finished by a band of 64 of them. Of little to load twice as much is asked for at once. */
+    bool light = plan_copy_bytes(plan) <= 64;
+    return (struct variant){.mainloop = MAINLOOP_ELEMENTWISE,
+                            .bands = 1,
+                            .columns = ACCUMULATOR_COLUMNS,
+                            .across = plan->over_rows_count ? 1 : 8,
+                            .together = light ? 2 : 1,
+                            .resident = light ? 4 : 3};
 }
 
 /* ---------------------------------------------------------------- on any GPU */
@@ -132,14 +139,6 @@ static bool hopper_tile(const struct gpu *gpu, const coda_kernel *kernel, const 
            parameter_layout(plan->graph, v->map_count).total <= 4096 && gpu->shared_bytes > 0;
 }
 
-static bool gathers(const struct plan *plan)
-{
-    for (int i = 0; i < plan->input_count; i++)
-        if (plan->input[i].id_value >= 0)
-            return true;
-    return false;
-}
-
 /* Epilogue warps where their rounding is no loss and their shared memory suffices; else direct. */
 static bool hopper_variant(const struct gpu *gpu, const coda_kernel *kernel, const struct plan *plan, struct variant *v)
 {
@@ -147,7 +146,7 @@ static bool hopper_variant(const struct gpu *gpu, const coda_kernel *kernel, con
         return false;
     *v = (struct variant){.mainloop = MAINLOOP_WARPS};
     bool exact = plan->exact || kernel->options.exact || plan->factor_type == CODA_F16;
-    if (!wants(kernel, "direct") && !exact && !gathers(plan) && hopper_tile(gpu, kernel, plan, v) &&
+    if (!wants(kernel, "direct") && !exact && !plan_gathers(plan) && hopper_tile(gpu, kernel, plan, v) &&
         plan->over_rows_count <= 8 && variant_shared_bytes(plan, v) <= gpu->shared_bytes)
         return true;
     if (wants(kernel, "warps"))

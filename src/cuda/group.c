@@ -99,9 +99,10 @@ static void store_tile(struct emitter *e, struct text *out, int i)
 {
     const char *type = out_type(e, i);
     bool adds = e->graph->operand[i].role == CODA_ACCUMULATE && e->graph->operand[i].dtype == CODA_F32;
+    const char *put = coda_dtype_size(e->graph->operand[i].dtype) == 4 ? "PUT" : "put";
     text_add(out,
              "        %s_%sx8(P.t[%d].data + ((long)row * P.t[%d].stride + column) * SIZE_%s, o%d, count, WIDE(%d));\n",
-             adds ? "add" : "put", type, i, i, type, i, i);
+             adds ? "add" : put, type, i, i, type, i, i);
 }
 
 /* The tile that holds the column writes; where no tile does, the first one writes 0. */
@@ -226,6 +227,7 @@ static void finish_runs(struct emitter *e, struct text *out, int level)
     for (int i = 0; i < e->plan->reduction_count; i++) {
         const struct reduction *reduction = &e->plan->reduction[i];
         int node = reduction->node, run = reduction->run, lanes = lanes_of_run(run);
+        int groups = run / (e->plan->blocks * BLOCK_COLUMNS);
         enum op op = op_of(e, node);
         if (reduction->over_rows || reduction_level(e, reduction) != level)
             continue;
@@ -239,16 +241,15 @@ static void finish_runs(struct emitter *e, struct text *out, int level)
                          node, lanes);
             continue;
         }
-        text_add(out, "    if ((c + 1) %% %d == 0)\n    UNROLL for (int h = 0; h < 2; h++) {\n",
-                 run / (e->plan->blocks * BLOCK_COLUMNS));
+        text_add(out, "    if (RUN_ENDS(c, %d))\n    UNROLL for (int h = 0; h < 2; h++) {\n", groups);
         if (op == OP_LOGSUMEXP)
             text_add(out,
-                     "        s%d[0][h] = online_finish(online_lanes(state.s%d[h], 4));\n        state.s%d[h] = "
-                     "online_start();\n",
-                     node, node, node);
+                     "        s%d[0][h] = online_finish(online_lanes(state.s%d[h], RUN_LANES(%d)));\n        "
+                     "state.s%d[h] = online_start();\n",
+                     node, node, groups, node);
         else
-            text_add(out, "        s%d[0][h] = lanes_%s(state.s%d[h], 4);\n        state.s%d[h] = %s;\n", node,
-                     op == OP_SUM ? "sum" : "max", node, node, identity_text(op));
+            text_add(out, "        s%d[0][h] = lanes_%s(state.s%d[h], RUN_LANES(%d));\n        state.s%d[h] = %s;\n",
+                     node, op == OP_SUM ? "sum" : "max", node, groups, node, identity_text(op));
         text_add(out, "    }\n");
     }
 }
@@ -265,7 +266,7 @@ static void full_loops(struct emitter *e, struct text *out, int level)
     text_add(out,
              "    UNROLL for (int b = 0; b < BLOCKS; b++) {\n    const int column = COLUMN(b);\n%s"
              "    UNROLL for (int h = 0; h < 2; h++) {\n"
-             "        const int row = at.row + 8 * h, count = COUNT(row, COLUMNS - column);\n%s%s"
+             "        const int row = at.row + ROW_STEP * h, count = COUNT(row, COLUMNS - column);\n%s%s"
              "        UNROLL for (int x = 0; x < 8; x++) {\n%s        }\n%s    }\n",
              text_of(&block), text_of(&rows), text_of(&e->row), text_of(&e->element), text_of(&after));
     reduce_rows(e, out, level);
@@ -338,7 +339,7 @@ static void half_out(struct emitter *e, struct text *out, int i)
         text_add(out, "        if (b & %d)\n            continue;\n", block_distance(e->plan, distance));
     text_add(out,
              "    const int column = COLUMN(b), half = %s;\n    UNROLL for (int h = 0; h < 2; h++) {\n"
-             "        const int row = at.row + 8 * h, count = COUNT(row, COLUMNS / 2 - half);\n        float "
+             "        const int row = at.row + ROW_STEP * h, count = COUNT(row, COLUMNS / 2 - half);\n        float "
              "o%d[%d];\n%s"
              "        UNROLL for (int x = 0; x < %d; x++) {\n%s        o%d[x] = %s; /* %s */\n        }\n",
              first, i, elements, text_of(&e->row), elements, text_of(&e->element), i, value, e->graph->operand[i].name);
@@ -365,7 +366,7 @@ static void run_out(struct emitter *e, struct text *out, int i)
     emit_new_row(e);
     emit_value(e, e->graph->operand[i].node, &at, name);
     if (carried)
-        text_add(out, "    if ((c + 1) %% %d == 0) {\n    const int column = COLUMN(BLOCKS - 1) / %d * %d;\n",
+        text_add(out, "    if (RUN_ENDS(c, %d)) {\n    const int column = COLUMN(BLOCKS - 1) / %d * %d;\n",
                  run / columns, run, run);
     else if (run >= BLOCK_COLUMNS)
         text_add(out,
@@ -379,10 +380,13 @@ static void run_out(struct emitter *e, struct text *out, int i)
                  "    UNROLL for (int i = 0; i < BLOCKS * %d; i++) {\n    const int column = COLUMN(i / %d) + i %% %d "
                  "* %d;\n",
                  8 / run, 8 / run, 8 / run, run);
-    snprintf(owner, sizeof owner, "(at.quad & %d) == 0", lanes_of_run(run) - 1);
+    if (carried)
+        snprintf(owner, sizeof owner, "(at.lane & RUN_LANES(%d) - 1) == 0", run / columns);
+    else
+        snprintf(owner, sizeof owner, "(at.quad & %d) == 0", lanes_of_run(run) - 1);
     snprintf(index, sizeof index, "(long)row * P.t[%d].stride + column / %d", i, run);
     text_add(out,
-             "    UNROLL for (int h = 0; h < 2; h++) {\n        const int row = at.row + 8 * h;\n%s%s"
+             "    UNROLL for (int h = 0; h < 2; h++) {\n        const int row = at.row + ROW_STEP * h;\n%s%s"
              "        if (%s && (FAST || row < ROWS && column < COLUMNS)) /* %s */\n",
              text_of(&e->row), text_of(&e->element), owner, e->graph->operand[i].name);
     emit_store(e, out, "            ", i, index, name);
@@ -396,7 +400,7 @@ static void column_out(struct emitter *e, struct text *out, int i)
     emit_new_row(e);
     emit_value(e, e->graph->operand[i].node, &at, name);
     text_add(out,
-             "    if (at.band == 0 && at.warp == 0 && at.lane < 4)\n    UNROLL for (int b = 0; b < "
+             "    if (HAS_FIRST_ROW)\n    UNROLL for (int b = 0; b < "
              "BLOCKS; b++) {\n"
              "    const int column = COLUMN(b);\n%s    UNROLL for (int x = 0; x < 8; x++) {\n%s"
              "        if (column + x < COLUMNS) /* %s */\n",
@@ -416,7 +420,7 @@ static void part_out(struct emitter *e, struct text *out, int i)
     emit_value(e, e->graph->operand[i].node, &at, name);
     snprintf(index, sizeof index, "(column + x) / %d", run);
     text_add(out,
-             "    if (at.band == 0 && at.warp == 0 && at.lane < 4)\n    UNROLL for (int b = 0; b < "
+             "    if (HAS_FIRST_ROW)\n    UNROLL for (int b = 0; b < "
              "BLOCKS; b++) {\n"
              "    const int column = COLUMN(b);\n%s    UNROLL for (int x = 0; x < 8; x++) {\n%s"
              "        if (column + x < COLUMNS && (column + x) %% %d == 0) /* %s */\n",

@@ -29,11 +29,17 @@ static void open_element(struct emitter *e, struct text *out, const struct tile_
     text_add(out, "    UNROLL for (int b = 0; b < BLOCKS; b++)\n    UNROLL for (int h = 0; h < 2; h++) {\n");
     if (other_blocks)
         text_add(out, "        if (b & %d)\n            continue;\n", block_distance(e->plan, input->distance));
-    text_add(out, "        const int column = COLUMN(b), row = at.row + 8 * h;\n");
+    text_add(out, "        const int column = COLUMN(b), row = at.row + ROW_STEP * h;\n");
     if (input->distance)
         text_add(out, "        const int first = %s, count = COUNT(row, COLUMNS / 2 - first);\n", column);
     else
         text_add(out, "        const int first = column, count = COUNT(row, COLUMNS - first);\n");
+}
+
+/* 32 bytes a lane, which those beside each other may bring together. */
+static bool is_paired(const struct emitter *e, const struct tile_input *input)
+{
+    return !input->distance && input_bytes(e, input) == 32;
 }
 
 static void emit_fetch(struct emitter *e, struct text *out, int i)
@@ -42,24 +48,25 @@ static void emit_fetch(struct emitter *e, struct text *out, int i)
     const char *type = coda_dtype_name(e->graph->operand[input->operand].dtype);
     int elements = input_elements(input);
     open_element(e, out, input);
+    const char *fetch = is_paired(e, input) ? "FETCH" : "fetch";
     if (input->id_value < 0) {
         text_add(out,
-                 "        fetch_%sx%d(in.i%d[b][h], P.t[%d].data + ((long)row * P.t[%d].stride + first) * "
+                 "        %s_%sx%d(in.i%d[b][h], P.t[%d].data + ((long)row * P.t[%d].stride + first) * "
                  "SIZE_%s, count, "
                  "WIDE(%d));\n    }\n",
-                 type, elements, i, input->operand, input->operand, type, input->operand);
+                 fetch, type, elements, i, input->operand, input->operand, type, input->operand);
         return;
     }
     text_add(out,
              "        const int id = VALUE_ID(%d);\n"
              "        const bool inside = (u32)id < (u32)P.t[%d].rows; /* NaN where there is no such row */\n"
-             "        fetch_%sx%d(in.i%d[b][h], P.t[%d].data + ((inside ? (long)id : 0) * P.t[%d].stride + first) * "
+             "        %s_%sx%d(in.i%d[b][h], P.t[%d].data + ((inside ? (long)id : 0) * P.t[%d].stride + first) * "
              "SIZE_%s, "
              "count, WIDE(%d));\n"
              "        if (!inside)\n            UNROLL for (int w = 0; w < %d; w++) in.i%d[b][h][w] = 0xffffffff;\n   "
              " }\n",
-             input->id_value, input->operand, type, elements, i, input->operand, input->operand, type, input->operand,
-             input_bytes(e, input) / 4, i);
+             input->id_value, input->operand, fetch, type, elements, i, input->operand, input->operand, type,
+             input->operand, input_bytes(e, input) / 4, i);
 }
 
 /* The statement that loads eight columns of vector i from `column` on into an array; `prefix`, i and `suffix` are its name. */
@@ -199,7 +206,7 @@ static void emit_ahead(struct emitter *e, struct text *out)
 void emit_inputs(struct emitter *e, struct text *out)
 {
     const struct plan *plan = e->plan;
-    struct text fetch = {0}, copy = {0}, take = {0};
+    struct text fetch = {0}, copy = {0}, take = {0}, exchange = {0};
     int bytes = 0;
     text_add(out, "struct Inputs {\n");
     for (int i = 0; i < plan->input_count; i++) {
@@ -209,6 +216,11 @@ void emit_inputs(struct emitter *e, struct text *out)
         text_add(out, "    u32 i%d[BLOCKS][2][%d]; /* %s */\n", i, input_bytes(e, input) / 4,
                  e->graph->operand[input->operand].name);
         emit_fetch(e, &fetch, i);
+        if (is_paired(e, input))
+            text_add(&exchange,
+                     "    UNROLL for (int b = 0; b < BLOCKS; b++)\n    UNROLL for (int h = 0; h < 2; h++)\n"
+                     "        exchange_halves(in.i%d[b][h], odd);\n",
+                     i);
         if (input->id_value < 0)
             emit_copy(e, &copy, &take, i, &bytes);
     }
@@ -224,7 +236,9 @@ void emit_inputs(struct emitter *e, struct text *out)
              "    const bool FAST = true;\n%s}\n"
              "INLINE void coda_take(Inputs &in, const u32 slot, const int lane)\n{\n%s}\n",
              bytes, text_of(&copy), text_of(&take));
-    out->failed |= fetch.failed || copy.failed || take.failed;
+    text_add(out, "INLINE void coda_exchange(Inputs &in, const bool odd)\n{\n%s}\n", text_of(&exchange));
+    out->failed |= fetch.failed || copy.failed || take.failed || exchange.failed;
+    text_free(&exchange);
     text_free(&copy);
     text_free(&take);
     text_free(&fetch);

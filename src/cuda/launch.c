@@ -103,7 +103,7 @@ static bool chunks_align(const struct plan *plan, const struct launch *launch)
     return true;
 }
 
-/* May tiles inside the matrix move 16 bytes at a time everywhere? */
+/* May tiles inside the matrix move 16 bytes at a time everywhere? Outs of runs and vectors are stored one by one. */
 static bool all_wide(const struct plan *plan, const struct launch *launch)
 {
     const struct graph *graph = plan->graph;
@@ -117,9 +117,12 @@ static bool all_wide(const struct plan *plan, const struct launch *launch)
         if (plan->form->used[i] && graph->node[i].op == OP_ROPE &&
             !is_wide(&launch->operand[graph->node[graph->node[i].input[1]].index]))
             return false;
-    for (int i = 0; i < graph->operand_count; i++)
-        if (graph->operand[i].role != CODA_IN && !is_wide(&launch->operand[i]))
+    for (int i = 0; i < graph->operand_count; i++) {
+        enum space space = plan->form->space[graph->operand[i].node];
+        bool tile = space == SPACE_TILE || space == SPACE_HALF;
+        if (graph->operand[i].role != CODA_IN && tile && !is_wide(&launch->operand[i]))
             return false;
+    }
     return true;
 }
 
@@ -155,13 +158,21 @@ static int64_t size_of(const struct launch *launch, int axis)
     return axis < 0 ? 1 : launch->size[axis];
 }
 
-/* Without a product: enough blocks to fill the GPU several times, each with whole runs of columns. */
-static void elementwise_grid(const struct gpu *gpu, const struct plan *plan, int64_t rows, int64_t columns,
+/* Without a product: some sixty blocks a multiprocessor, so that the last ones to finish leave little idle, but of eight
+ * steps at least, since a block starts with its rows' values and an empty pipeline. Each has whole runs of columns. */
+static void elementwise_grid(const struct gpu *gpu, const struct plan *plan, int across, int64_t rows, int64_t columns,
                              struct geometry *geometry, struct launch_configuration *c)
 {
-    int64_t unit = plan->run_columns > 256 ? plan->run_columns : 256, bands = ceiling(rows, BAND_ROWS);
-    int64_t parts = minimum(ceiling(columns, unit), minimum(ceiling(16 * (int64_t)gpu->multiprocessors, bands), 65535));
-    int64_t each = ceiling(ceiling(columns, parts), unit) * unit;
+    int64_t width = (int64_t)across * plan->blocks * BLOCK_COLUMNS, bands = ceiling(rows, BAND_ROWS / across);
+    int64_t unit = width > 256 ? width : 256, steps = ceiling(columns, width);
+    int64_t each = minimum(ceiling(steps * bands, 64 * (int64_t)gpu->multiprocessors), 32) * width;
+    if (unit < plan->run_columns)
+        unit = plan->run_columns;
+    if (each < 8 * width)
+        each = 8 * width;
+    if (each < ceiling(columns, 65535))
+        each = ceiling(columns, 65535);
+    each = ceiling(each, unit) * unit;
     geometry->columns_per_block = (int32_t)each;
     c->grid_x = (unsigned)bands;
     c->grid_y = (unsigned)ceiling(columns, each);
@@ -183,7 +194,7 @@ static coda_status make_grid(const struct gpu *gpu, const struct plan *plan, con
         c->grid_x = (unsigned)ceiling(columns, 32);
         return CODA_OK;
     case MAINLOOP_ELEMENTWISE:
-        elementwise_grid(gpu, plan, rows, columns, geometry, c);
+        elementwise_grid(gpu, plan, v->across, rows, columns, geometry, c);
         return CODA_OK;
     default:
         break;

@@ -72,6 +72,14 @@ int plan_span(const struct plan *plan)
     return plan->blocks * plan->step * BLOCK_COLUMNS;
 }
 
+bool plan_gathers(const struct plan *plan)
+{
+    for (int i = 0; i < plan->input_count; i++)
+        if (plan->input[i].id_value >= 0)
+            return true;
+    return false;
+}
+
 bool plan_loads_ahead(const struct plan *plan)
 {
     return plan->blocks <= 2;

@@ -110,6 +110,7 @@ bool is_run_reduction(const struct node *node);
 bool plan_loads_ahead(const struct plan *plan);
 /* Bytes of the tile's inputs that a lane reads for a group of columns (inputs.c). */
 int plan_copy_bytes(const struct plan *plan);
+bool plan_gathers(const struct plan *plan); /* rows by their ids */
 /* Columns from the first of a group to one past its last. */
 int plan_span(const struct plan *plan);
 

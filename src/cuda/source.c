@@ -117,6 +117,7 @@ static void write_axis(struct text *out, const char *name, int axis)
 static void write_definitions(const struct plan *plan, const struct variant *v, struct text *out)
 {
     int phases = plan->joint ? 1 : plan->accumulator_count, bands = v->bands ? v->bands : 1;
+    int across = v->across ? v->across : 1;
     text_add(out, "#define BLOCKS %d\n#define STEP %d\n", plan->blocks, plan->step);
     text_add(out, "#define ACCUMULATORS %d\n#define PHASES %d\n#define PHASE_ACCUMULATORS %d\n",
              plan->accumulator_count, phases, plan->joint ? plan->accumulator_count : 1);
@@ -124,11 +125,13 @@ static void write_definitions(const struct plan *plan, const struct variant *v, 
              "#define BANDS %d\n#define TILE_COLUMNS %d\n#define STAGES %d\n#define CLUSTER %d\n#define BOX_ROWS %d\n",
              bands, v->columns, v->stages, v->cluster ? v->cluster : 1, v->box_rows);
     text_add(out, "#define VALUES %d\n#define VALUE_ROWS %d\n#define OVER_ROWS %d\n#define SCRATCH_COLUMNS %d\n",
-             plan->value_count, v->mainloop == MAINLOOP_ROWS ? 1 : bands * BAND_ROWS, plan->over_rows_count,
+             plan->value_count, v->mainloop == MAINLOOP_ROWS ? 1 : bands * BAND_ROWS / across, plan->over_rows_count,
              v->halves > 1 ? v->columns / v->halves : v->columns);
     text_add(out, "#define DEPTH %d\n#define FLIGHT %d\n#define HALVES %d\n", v->depth, v->flight,
              v->halves ? v->halves : 1);
-    text_add(out, "#define SLOTS %d\n", v->slots);
+    text_add(out, "#define SLOTS %d\n#define ACROSS %d\n#define TOGETHER %d\n#define RESIDENT %d\n", v->slots, across,
+             v->together, v->resident);
+    text_add(out, "#define RUN_COLUMNS %d\n#define GATHERS %d\n", plan->run_columns, plan_gathers(plan));
     text_add(out, "#define WRITES_ROWS %d\n", plan->writes_rows);
     text_add(out, "#define LEFT_K_MAJOR %d\n#define RIGHT_K_MAJOR %d\n#define FACTOR_F16 %d\n", plan->left_k_major,
              plan->right_k_major, plan->factor_type == CODA_F16);

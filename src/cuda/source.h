@@ -25,6 +25,9 @@ struct variant {
     int flight;   /* Hopper: steps in flight behind the newest */
     int halves;   /* warps: parts in which a tile passes through shared memory */
     int slots;    /* warps: groups whose inputs are in shared memory or on their way there */
+    int across;   /* elementwise: groups of columns of one row that a warp has side by side */
+    int together; /* elementwise: such steps whose operands are asked for at once */
+    int resident; /* elementwise: blocks that a multiprocessor must hold */
     int cluster;  /* blocks that share the right operand */
     int box_rows; /* Hopper: rows of the right operand that one copy brings */
     int map_count;

@@ -1,6 +1,6 @@
-/* Every standard program, schedule and placing of operands on the GPU over a sweep of shapes, against the tests' own
- * evaluation. Arguments: programs to test, all without any; a type (f32, f16, e4m3, e5m2) in the place of bf16. With
- * CODA_TEST_QUICK a few shapes. Prints a line a failure and a summary. */
+/* Every standard program, and passes that no standard one makes, with every schedule and placing of operands on the GPU
+ * over a sweep of shapes, against the tests' own evaluation. Arguments: programs to test, all without any; a type (f32,
+ * f16, e4m3, e5m2) in the place of bf16. With CODA_TEST_QUICK a few shapes. Prints a line a failure and a summary. */
 #include "cuda/kernel.h"
 #include "image.h"
 #include "kit/compare.h"
@@ -13,6 +13,22 @@
 static const char *const schedules[] = {NULL, "portable", "direct", "warps"};
 enum { SCHEDULES = sizeof schedules / sizeof *schedules, MOST_REPORTS = 12 };
 static const char *const placings[] = {"aligned", "packed", "odd"};
+
+/* Programs without a product: runs longer than a warp's step and than the matrix, runs read back, halves, pairs, both kinds
+ * of reductions at once, types of every width, vectors of rows and columns as outs. */
+static const char passes[] =
+    "program pass_long_runs { in x : bf16[M, N]; out a : f32[M, N/1024] = logsumexp(x, N:1024)\n"
+    "  out b : f32[M, N/4096] = sum(x * x, N:4096); out c : f32[M, N/256] = max(x, N:256)\n"
+    "  out y : bf16[M, N] = x * 2 }\n"
+    "program pass_read_back { in x : bf16[M, N]; in g : bf16[N]; s = rsqrt(sum(x * x, N:128) / 128 + 0.1)\n"
+    "  out y : f32[M, N] = x * s * g; out S : f32[M, N/16] = sum(x, N:16) }\n"
+    "program pass_both_ways { in x : f32[M, N]; in d : bf16[M, N]; in r : f32[M]\n"
+    "  out dg : f32[M/32, N] = sum(x * d * r, M:32); out c : f32[M, N/512] = sum(x, N:512); out y : bf16[M, N] = x * r "
+    "}\n"
+    "program pass_pairs { in x : f32[M, N]; even, odd = pairs(x); out y : f32[M, N/2] = silu(even) * odd }\n"
+    "program pass_vectors { in a : f32[M, N]; in t : i32[M]; in g : f32[N]\n"
+    "  out h : f32[N] = g * 2; out p : f32[M] = pick(a, t); out r : f32[M] = t + 1; out o : bf16[M, N] = onehot(t, N) "
+    "* g; out y : f32[M, N] += a }\n";
 
 struct run {
     coda_device *device;
@@ -149,6 +165,16 @@ static void free_kernels(struct run *run)
         coda_kernel_free(run->kernel[s]);
 }
 
+/* Every free axis but the rows, of a pass that one block's columns do not hold. */
+static void run_wide(struct run *run, const coda_dims *dims, int64_t head, uint64_t seed)
+{
+    coda_dims changed = *dims;
+    for (int axis = 0; axis < dims->count; axis++)
+        if (!axis_is_fixed(run->program->graph, graph_find_axis(run->program->graph, dims->item[axis].axis)))
+            sizes_set(run->program, &changed, axis, strcmp(dims->item[axis].axis, "M") ? 4600 : 21, head);
+    run_sizes(run, &changed, seed);
+}
+
 static void run_program(struct run *run, int64_t head)
 {
     static const int64_t sweep[] = {1, 7, 8, 15, 16, 17, 63, 64, 65, 127, 128, 129, 300, 1000};
@@ -176,6 +202,10 @@ static void run_program(struct run *run, int64_t head)
                 sizes_set(run->program, &changed, axis, size + 3 * axis, head);
         run_sizes(run, &changed, seed++);
     }
+    coda_cost cost;
+    bool product = coda_program_cost(run->program, &dims, &cost, NULL) != CODA_OK || cost.flops > 0;
+    for (int i = 0; i < 2 && !product; i++) /* on few multiprocessors and on all */
+        run_wide(run, &dims, head, seed + 2 * (uint64_t)i);
     free_kernels(run);
 }
 
@@ -230,12 +260,14 @@ int main(int argc, char **argv)
     coda_error error = {0};
     coda_device *device;
     const coda_module *module;
-    coda_module *retyped = NULL;
-    if (coda_device_open("cuda", &device, &error) != CODA_OK) {
+    coda_module *retyped = NULL, *more = NULL;
+    const char *name = getenv("CODA_TEST_DEVICE"); /* "cuda:sm_90a" fails, but fills the cache without a GPU */
+    if (coda_device_open(name ? name : "cuda", &device, &error) != CODA_OK) {
         printf("skipped: %s\n", error.message);
         return 77;
     }
-    if (coda_standard_module(&module, &error) != CODA_OK) {
+    if (coda_standard_module(&module, &error) != CODA_OK ||
+        coda_module_parse(passes, sizeof passes - 1, "passes", &more, &error) != CODA_OK) {
         printf("%s\n", error.message);
         return 1;
     }
@@ -247,6 +279,9 @@ int main(int argc, char **argv)
     }
     int skip = other ? 2 : 1;
     int failures = run_module(device, other ? retyped : module, other ? argv[1] : "bf16", argc - skip, argv + skip);
+    if (!other)
+        failures += run_module(device, more, "bf16", argc - skip, argv + skip);
+    coda_module_free(more);
     coda_module_free(retyped);
     coda_device_close(device);
     return failures ? 1 : 0;

@@ -371,21 +371,17 @@ INLINE void mask(float *v, int count, float value)
 {
     UNROLL for (int i = 0; i < 8; i++) v[i] = i < count ? v[i] : value;
 }
-/* Over the `lanes` (1, 2 or 4) neighbours that share a row's run; every one of them has the result. */
+/* Over the `lanes` (1 to 32) neighbours that share a row's run; every one of them has the result. */
 INLINE float lanes_sum(float v, int lanes)
 {
-    if (lanes > 1)
-        v = coda_add(v, __shfl_xor_sync(ALL_LANES, v, 1));
-    if (lanes > 2)
-        v = coda_add(v, __shfl_xor_sync(ALL_LANES, v, 2));
+    UNROLL for (int distance = 1; distance < 32; distance *= 2) if (distance < lanes)
+        v = coda_add(v, __shfl_xor_sync(ALL_LANES, v, distance));
     return v;
 }
 INLINE float lanes_max(float v, int lanes)
 {
-    if (lanes > 1)
-        v = coda_max(v, __shfl_xor_sync(ALL_LANES, v, 1));
-    if (lanes > 2)
-        v = coda_max(v, __shfl_xor_sync(ALL_LANES, v, 2));
+    UNROLL for (int distance = 1; distance < 32; distance *= 2) if (distance < lanes)
+        v = coda_max(v, __shfl_xor_sync(ALL_LANES, v, distance));
     return v;
 }
 
@@ -415,7 +411,10 @@ INLINE Online online_join(Online a, Online b)
 }
 INLINE Online online_lanes(Online o, int lanes)
 {
-    for (int distance = 1; distance < lanes; distance *= 2) {
+    UNROLL for (int distance = 1; distance < 32; distance *= 2)
+    {
+        if (distance >= lanes)
+            break;
         Online other = {__shfl_xor_sync(ALL_LANES, o.largest, distance), __shfl_xor_sync(ALL_LANES, o.sum, distance)};
         o = online_join(o, other);
     }

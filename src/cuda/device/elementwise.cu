@@ -1,43 +1,76 @@
-/* A program without a product: one pass over its tile. A block takes a band of 64 rows and a range of columns. */
+/* A program without a product: one pass over its tile. A block of four warps takes a band of rows and a range of columns. */
 
-#define CHUNK (SCRATCH_COLUMNS)
-extern "C" __global__ void __launch_bounds__(128) coda_kernel(const __grid_constant__ Params P)
+#define WIDTH (ACROSS * GROUP_COLUMNS) /* of a row that a warp takes at a time */
+#define CHUNK (SCRATCH_COLUMNS > WIDTH ? SCRATCH_COLUMNS : WIDTH)
+#define UNIT (CHUNK > RUN_COLUMNS ? CHUNK : RUN_COLUMNS)
+
+/* The steps of a warp: step i is WIDTH columns of its rows; those before `fast` need no look at edges. */
+struct Walk {
+    Place at;
+    State state;
+    int first, fast, steps;
+};
+INLINE int group_of(int i, int lane) { return ACROSS == 1 ? i : i * ACROSS + (lane >> 2); }
+
+/* Asks for what steps from i on read, as many as are fast. */
+INLINE void ask(const Params &P, const Walk &w, int i, Inputs *in)
+{
+    UNROLL for (int k = 0; k < TOGETHER; k++) if (i + k < w.fast)
+        coda_fetch<true>(P, w.at, group_of(i + k, w.at.lane), in[k]);
+}
+template <bool FAST> INLINE void work(const Params &P, Walk &w, int i, Inputs &in)
+{
+    const Accumulators acc = {};
+    const int c = group_of(i, w.at.lane);
+    Ahead ahead;
+    coda_ahead<FAST>(P, w.at, c, ahead);
+    coda_angles<FAST>(P, w.at, c, ahead);
+    if (FAST && ACROSS > 1)
+        coda_exchange(in, w.at.lane & 1);
+    coda_group<FAST>(P, w.at, c, acc, in, ahead, w.state);
+    if (OVER_ROWS > 0 && (i + 1) % (CHUNK / WIDTH) == 0) { /* runs of rows end */
+        __syncthreads();
+        coda_finish(P, w.at, w.at.thread, 128);
+        __syncthreads();
+        w.at.origin = w.first + (i + 1) * WIDTH;
+    }
+}
+INLINE void work_all(const Params &P, Walk &w, int i, Inputs *in)
+{
+    UNROLL for (int k = 0; k < TOGETHER; k++) if (i + k < w.fast)
+        work<true>(P, w, i + k, in[k]);
+}
+
+extern "C" __global__ void __launch_bounds__(128, RESIDENT) coda_kernel(const __grid_constant__ Params P)
 {
     __shared__ float values[VALUES > 0 ? VALUES * VALUE_ROWS : 1];
     __shared__ float scratch[OVER_ROWS > 0 ? OVER_ROWS * 4 * SCRATCH_COLUMNS : 1];
-    const int band = blockIdx.x * 64, first = blockIdx.y * P.columns_per_block;
-    const int end = first + P.columns_per_block < COLUMNS ? first + P.columns_per_block : COLUMNS;
-    fill_values(P, values, band, 64, first == 0, threadIdx.x, 128);
-    __syncthreads();
-    Place at = place_at(threadIdx.x, band, first, values, scratch);
-    const Accumulators acc = {};
-    State state;
-    coda_start(state);
-    const bool inside = P.all_wide && band + 64 <= ROWS;
-    ROLLED for (int chunk = first; chunk < end; chunk += CHUNK)
+    const int band = blockIdx.x * BAND_ROWS, first = blockIdx.y * P.columns_per_block;
+    const int columns = (first + P.columns_per_block < COLUMNS ? first + P.columns_per_block : COLUMNS) - first;
+    Walk w;
+    w.at = place_at(threadIdx.x, band, first, values, scratch);
+    w.first = first, w.steps = (columns + UNIT - 1) / UNIT * (UNIT / WIDTH);
+    w.fast = P.all_wide && band + BAND_ROWS <= ROWS ? columns / WIDTH : 0;
+    coda_start(w.state);
+    Inputs even[TOGETHER], odd[TOGETHER];
+    const int own = w.at.warp * 2 * QUAD_ROWS;
+    if (!GATHERS)
+        ask(P, w, 0, even);
+    fill_values(P, values + own, band + own, 2 * QUAD_ROWS, first == 0, w.at.lane, 32);
+    __syncwarp();
+    if (GATHERS)
+        ask(P, w, 0, even);
+    /* The next steps' operands are on their way while the present ones are worked on. */
+    ROLLED for (int i = 0; i < w.fast; i += 2 * TOGETHER)
     {
-        at.origin = chunk;
-        ROLLED for (int g = 0; g < CHUNK / GROUP_COLUMNS; g++)
-        {
-            const int c = (chunk - first) / GROUP_COLUMNS + g;
-            Inputs in;
-            Ahead ahead;
-            if (inside && chunk + CHUNK <= COLUMNS) {
-                coda_fetch<true>(P, at, c, in);
-                coda_ahead<true>(P, at, c, ahead);
-                coda_angles<true>(P, at, c, ahead);
-                coda_group<true>(P, at, c, acc, in, ahead, state);
-            } else {
-                coda_fetch<false>(P, at, c, in);
-                coda_ahead<false>(P, at, c, ahead);
-                coda_angles<false>(P, at, c, ahead);
-                coda_group<false>(P, at, c, acc, in, ahead, state);
-            }
-        }
-        if (OVER_ROWS > 0) {
-            __syncthreads();
-            coda_finish(P, at, at.thread, 128);
-            __syncthreads();
-        }
+        ask(P, w, i + TOGETHER, odd);
+        work_all(P, w, i, even);
+        ask(P, w, i + 2 * TOGETHER, even);
+        work_all(P, w, i + TOGETHER, odd);
+    }
+    ROLLED for (int i = w.fast; i < w.steps; i++)
+    {
+        coda_fetch<false>(P, w.at, group_of(i, w.at.lane), even[0]);
+        work<false>(P, w, i, even[0]);
     }
 }

@@ -1,7 +1,16 @@
 /* What the generated epilogue stands on: a thread's place in the matrix, and helpers that name the program's axes. */
 
 /* A warpgroup of 128 threads has a band of 64 rows; a thread has rows `row` and `row + 8` and, in each block of 32 columns,
- * the 8 columns from `column + 32 * block`. */
+ * the 8 columns from `column + 32 * block`. The four lanes that share a block are a quad. Where ACROSS is 8 (programs
+ * without a product) a warp's quads lie side by side in eight groups of columns of two neighbouring rows, so that its loads
+ * and stores follow the rows. */
+#define QUAD_ROWS (8 / ACROSS)           /* quads above each other */
+#define ROW_STEP (ACROSS == 1 ? 8 : 1)   /* between a thread's two rows */
+#define BAND_ROWS (64 / ACROSS)          /* of 128 threads */
+/* Runs of `groups` groups of columns: have all been seen after group c, and by which lanes beside each other? */
+#define RUN_ENDS(c, groups) ((groups) <= ACROSS || ((c) / ACROSS + 1) % ((groups) / ACROSS) == 0)
+#define RUN_LANES(groups) (4 * ((groups) < ACROSS ? (groups) : ACROSS))
+#define HAS_FIRST_ROW (at.band == 0 && at.warp == 0 && (ACROSS > 1 || at.lane < 4))
 struct Place {
     int row, column;
     int band, origin; /* the band's first row, the first column of what `scratch` covers */
@@ -14,7 +23,7 @@ INLINE Place place_at(int thread, int band, int first_column, const float *value
     Place at;
     at.thread = thread, at.lane = thread & 31, at.warp = thread >> 5, at.quad = thread & 3;
     at.band = band, at.origin = first_column;
-    const int local = at.warp * 16 + (at.lane >> 2);
+    const int local = at.warp * 2 * QUAD_ROWS + (ACROSS == 1 ? at.lane >> 2 : 0);
     at.row = band + local, at.column = first_column + 8 * at.quad;
     at.values = values + local, at.scratch = scratch;
     return at;
@@ -35,7 +44,7 @@ INLINE int coda_block(int c, int b) { return c / STEP * (BLOCKS * STEP) + c % ST
 #define HALF_COLUMN(column, h) ((column) / (2 * (h)) * (h) + (column) % (h))
 #define HALF_X(x, h, plus) ((x) / (h) * 2 * (h) + (x) % (h) + (plus))
 #define FULL_X(x, h) ((x) / (2 * (h)) * (h) + (x) % (h))
-#define VALUE(k) (at.values[(k) * VALUE_ROWS + 8 * h])
+#define VALUE(k) (at.values[(k) * VALUE_ROWS + ROW_STEP * h])
 #define VALUE_ID(k) __float_as_int(VALUE(k))
 #if EPILOGUE_ASIDE /* in the place of rounded accumulators that the group has read: two rows of a warp's block hold 32 columns */
 #define SCRATCH(k, warp, column) at.scratch[scratch_index(k, warp, column)]
@@ -103,6 +112,54 @@ ANGLES(bf16)
 ANGLES(f16)
 ANGLES(e4m3)
 ANGLES(e5m2)
+
+/* 32 bytes a lane: by themselves, two accesses of 16 that each touch all the sectors of memory; where lanes follow the
+ * rows, those beside each other take both halves of the one's, then of the other's, and exchange. */
+#if ACROSS > 1
+INLINE void exchange_halves(u32 *w, bool odd)
+{
+    UNROLL for (int i = 0; i < 4; i++)
+    {
+        const u32 send = odd ? w[i] : w[4 + i], got = __shfl_xor_sync(ALL_LANES, send, 1);
+        w[i] = odd ? got : w[i], w[4 + i] = odd ? w[4 + i] : got;
+    }
+}
+INLINE void load_pairs(u32 *w, const char *p)
+{
+    const bool odd = threadIdx.x & 1;
+    p -= odd ? 16 : 0;
+    load_bytes_16(w, p);
+    load_bytes_16(w + 4, p + 32);
+}
+INLINE void store_pairs(char *p, u32 *w)
+{
+    const bool odd = threadIdx.x & 1;
+    p -= odd ? 16 : 0;
+    exchange_halves(w, odd);
+    store_bytes_16(p, w);
+    store_bytes_16(p + 32, w + 4);
+}
+#define PAIRED FAST
+#else
+INLINE void exchange_halves(u32 *, bool) {}
+INLINE void load_pairs(u32 *, const char *) {}
+INLINE void store_pairs(char *, u32 *) {}
+#define PAIRED false
+#endif
+#define PAIRS(type)                                                                                                    \
+    INLINE void put_pairs_##type(char *p, const float *v)                                                              \
+    {                                                                                                                  \
+        u32 w[8];                                                                                                      \
+        pack_##type##_4(w, v, 8);                                                                                      \
+        store_pairs(p, w);                                                                                             \
+    }
+PAIRS(f32)
+PAIRS(i32)
+/* What was fetched so is exchanged by coda_exchange when it has come. */
+#define FETCH_f32x8(w, p, count, wide) (PAIRED ? load_pairs(w, p) : fetch_f32x8(w, p, count, wide))
+#define FETCH_i32x8(w, p, count, wide) (PAIRED ? load_pairs(w, p) : fetch_i32x8(w, p, count, wide))
+#define PUT_f32x8(p, v, count, wide) (PAIRED ? put_pairs_f32(p, v) : put_f32x8(p, v, count, wide))
+#define PUT_i32x8(p, v, count, wide) (PAIRED ? put_pairs_i32(p, v) : put_i32x8(p, v, count, wide))
 
 /* Eight columns of a vector that repeats. */
 #define REPEATS(type)                                                                                                  \
