@@ -118,4 +118,6 @@ def _lines(body):
     return "\n".join(line for line in body.splitlines() if line.strip())
 
 
-OPERATORS = {name: Operator(name, f"block {name} {{\n{_lines(body)}\n}}\n", "M") for name, body in _texts()}
+_COLUMNS = ("query", "key", "value")
+OPERATORS = {name: Operator(name, f"block {name} {{\n{_lines(body)}\n}}\n", "M", _COLUMNS if "rope" in name else ())
+             for name, body in _texts()}

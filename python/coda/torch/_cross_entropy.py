@@ -5,8 +5,9 @@ import functools
 import torch
 
 from .._program import Module, standard_module
-from ._launch import CODA_DTYPE, Sequence, device_key
+from ._launch import CODA_DTYPE, device_key
 from ._operator import LIBRARY
+from ._sequence import Sequence
 
 
 def _text(cap: bool, smooth: bool) -> str:

@@ -1,6 +1,7 @@
 """A block or program as a torch operator: forward, derived backward, fake implementation, autograd."""
 
 import functools
+import operator
 import re
 import threading
 
@@ -8,7 +9,9 @@ import torch
 
 from .._errors import UnsupportedError
 from .._program import Module
-from ._launch import CODA_DTYPE, TORCH_DTYPE, Sequence, derived_axes, device_key
+from ._launch import CODA_DTYPE, TORCH_DTYPE, cpu_name, device_key
+from ._columns import columns_apart
+from ._sequence import MOST_PLANS, Sequence, derived_axes
 
 LIBRARY = torch.library.Library("coda", "DEF")
 COMPUTE_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -24,9 +27,9 @@ def _direct(tensors):
     if torch.compiler.is_compiling() or _modes() or _transforms() is not None:
         return False
     for t in tensors:
-        if type(t) not in _PLAIN:
+        if type(t) not in _PLAIN or not (t.is_cuda or t.is_cpu):
             return False
-    return tensors[0].is_cuda or tensors[0].is_cpu
+    return True
 
 
 class Operator:
@@ -34,16 +37,18 @@ class Operator:
 
     "bf16" in the text stands for the type of the call's tensors. Derived are: the programs that run without gradients, those
     that also keep what the backward reads, and the backward; all three are operators of their own (`name`, `name_keep`,
-    `name_backward`), so that graphs see them whole. Matrices over the axis `rows` may have more leading dimensions.
+    `name_backward`), so that graphs see them whole. Matrices over the axis `rows` may have more leading dimensions. With
+    `columns`, names of weights in a stack, `call` returns the one output as views, a weight's columns each.
     """
 
-    def __init__(self, name: str, text: str, rows: str | None = None):
-        self.rows, self._variants = rows, {}
+    def __init__(self, name: str, text: str, rows: str | None = None, columns: tuple = ()):
+        self.rows, self.columns, self._variants, self._seen = rows, columns, {}, {}
         block = Module.parse(text, name)[0]
         self.name, self.module = name, Module.parse(re.sub(r"^program ", "block ", block.text), name)
         self.block = self.module[0]
         self.inputs = [o for o in self.block.operands if o.role == "in"]
         self.outputs = [o for o in self.block.operands if o.role != "in"]
+        self._column_places = [i for i, o in enumerate(self.inputs) if o.name in columns]
         self.parameters = list(self.block.parameters)
         for o in self.outputs:
             if o.role == "accumulate":
@@ -130,42 +135,57 @@ class Operator:
     def _first_typed(self):
         return next((i for i, o in enumerate(self.inputs) if o.dtype == "bf16"), 0)
 
+    def _arguments(self):
+        """Names of the arguments in generated text: of the tensors, and of all."""
+        tensors = [f"t_{o.name}" for o in self.inputs]
+        return tensors, ", ".join(tensors + [f"p_{p}" for p in self.parameters])
+
+    def _result(self):
+        """What generated text makes of a tuple of results."""
+        if self.columns:
+            return "results[0].split(ready.columns, -1) if ready.columns else results[0]"
+        return "results[0]" if len(self.outputs) == 1 else f"results[:{len(self.outputs)}]"
+
+    def _forward(self):
+        """The forward of the autograd function, as text: no packing and unpacking of arguments on the way."""
+        tensors, arguments = self._arguments()
+        source = f"""def forward(ctx, ready, {arguments}):
+    if ready is None: ready, results = dispatched(ctx, {arguments})
+    else: results = ready.keep(ready.keep_plan, {arguments})
+    ctx.ready = ready
+    ctx.save_for_backward(*ready.saved_of(({arguments}, *results)))
+    {f"ctx.parameters = ({arguments},)[{len(tensors)}:]" if self.parameters else ""}
+    return {self._result()}
+"""
+        return _compiled(f"{self.name} forward", source, "forward", dispatched=self._keep_below)
+
+    def _keep_below(self, ctx, *arguments):
+        """The forward below the dispatcher, where the shapes may be symbols."""
+        variant, tensors = self.variant_of(arguments[self._first_typed()].dtype), arguments[:len(self.inputs)]
+        ready = Ready(variant, ctx.needs_input_grad[1:], tensors)
+        with torch._C._AutoDispatchBelowAutograd():
+            return ready, tuple(self.keep_op(*arguments))
+
     def _autograd(self):
-        operator, count, inputs = self, len(self.outputs), len(self.inputs)
-        below = torch._C._AutoDispatchBelowAutograd
-        first = self._first_typed()
+        operator, numbers = self, len(self.parameters)
 
         class Function(torch.autograd.Function):
-            @staticmethod
-            def forward(ctx, *arguments):
-                variant = operator.variant_of(arguments[first].dtype)
-                wanted, bit = 0, 1
-                for need in ctx.needs_input_grad[:inputs]:
-                    if need:
-                        wanted |= bit
-                    bit <<= 1
-                derived = variant.backward(wanted)
-                tensors = arguments[:inputs]
-                if _direct(tensors):
-                    results = variant.keep.run(device_key(tensors[0]), *arguments)
-                else:
-                    with below():
-                        results = operator.keep_op(*arguments)
-                tensors = (*tensors, *results)
-                ctx.save_for_backward(*[tensors[i] for i in derived.saved_places])
-                ctx.shapes = [tensors[i].shape for i in range(inputs)] if derived.shaped else ()
-                ctx.derived, ctx.parameters = derived, arguments[inputs:]
-                return results[0] if count == 1 else tuple(results[:count])
+            """`ready` is what a direct call of these types, shapes and strides comes to; None below the dispatcher."""
+
+            forward = staticmethod(operator._forward())
 
             @staticmethod
             def backward(ctx, *gradients):
-                derived = ctx.derived
-                tensors = ctx.saved_tensors + tuple(gradients[i] for i in derived.arriving)
-                if not grad_enabled() and _direct(tensors):
-                    results = derived.sequence.run(device_key(tensors[0]), *tensors, *ctx.parameters)
+                ready, saved, parameters = ctx.ready, ctx.saved_tensors, ctx.parameters if numbers else ()
+                derived = ready.derived
+                if grad_enabled() or not _direct(gradients) or not _direct(saved):
+                    if ready.columns:
+                        gradients = (torch.cat(gradients, -1),)
+                    tensors = saved + tuple(gradients[i] for i in derived.arriving)
+                    results = operator.backward_op(tensors, parameters, derived.dtype, derived.bits)
                 else:
-                    results = operator.backward_op(tensors, ctx.parameters, derived.dtype, derived.bits)
-                return derived.finish(results, ctx.shapes)
+                    results = derived.run(saved, gradients, ready.columns, parameters)
+                return derived.finish(results, ready.shapes)
 
         Function.__name__ = Function.__qualname__ = f"coda_{self.name}"
         op, grad_enabled, any_requires_grad = self.op, torch.is_grad_enabled, torch._C._any_requires_grad
@@ -174,30 +194,108 @@ class Operator:
             if grad_enabled() and any_requires_grad(*arguments):
                 if operator.derived.why_not:
                     raise NotImplementedError(f"coda::{operator.name} has no backward: {operator.derived.why_not}")
-                return Function.apply(*arguments)
-            with below():
+                return Function.apply(None, *arguments)
+            with torch._C._AutoDispatchBelowAutograd():
                 return op(*arguments)
 
-        apply = super(torch.autograd.Function, Function).apply  # without the wrapper that serves functorch
-
-        def call(*arguments):
-            tensors = arguments[:inputs]
-            if not _direct(tensors):
-                return op(*arguments)
-            if grad_enabled() and any_requires_grad(*tensors) and not operator.derived.why_not:
-                return apply(*arguments)
-            if grad_enabled() and any_requires_grad(*tensors):
-                return op(*arguments)
-            results = operator.variant_of(arguments[first].dtype).plain.run(device_key(tensors[0]), *arguments)
-            return results[0] if count == 1 else results
-        self.call = call
+        self._apply = super(torch.autograd.Function, Function).apply  # without the wrapper that serves functorch
         return autograd
+
+    # ---------------------------------------------------------------- without the dispatcher
+
+    def call(self, *arguments):
+        """Runs the operator, without the dispatcher where nobody looks on. Types are checked by the caller."""
+        tensors, numbers = arguments[:len(self.inputs)], arguments[len(self.inputs):]
+        direct = _direct(tensors)
+        wanted = direct and torch.is_grad_enabled() and torch._C._any_requires_grad(*tensors)
+        if not direct or (wanted and self.derived.why_not):
+            y = self.op(*arguments)
+            return y.split(self._widths(tensors), -1) if self.columns else y
+        ready = self._ready(tensors)
+        if wanted:
+            return self._apply(ready, *arguments)
+        results = ready.plain(ready.plain_plan, *tensors, *numbers)
+        return results[0].split(ready.columns, -1) if self.columns else results[0] if len(self.outputs) == 1 else results
+
+    def _widths(self, tensors):
+        return [tensors[i].shape[0] for i in self._column_places]
+
+    @functools.cached_property
+    def quick(self):
+        """`call` for arguments whose types, shapes and strides it has seen; None for others and where somebody looks on."""
+        tensors, arguments = self._arguments()
+        signature = "".join(f"{t}.__class__, {t}.dtype, {t}.get_device(), {t}.requires_grad, {t}.shape, {t}.stride(), "
+                            for t in tensors)
+        source = f"""def quick({arguments}):
+    if compiling() or modes() or transforms() is not None or autocast(): return None
+    try:
+        ready = find(({signature}))
+    except AttributeError:
+        return None
+    if ready is None or (ready.cpu is not None and ready.cpu != cpu_name()): return None
+    if ready.wanted and grad_enabled(): return apply(ready, {arguments})
+    results = ready.plain(ready.plain_plan, {arguments})
+    return {self._result()}
+"""
+        return _compiled(f"{self.name} quick", source, "quick", compiling=torch.compiler.is_compiling, modes=_modes,
+                         transforms=_transforms, autocast=torch._C._is_any_autocast_enabled, find=self._seen.get,
+                         cpu_name=cpu_name, grad_enabled=torch.is_grad_enabled, apply=self._apply)
+
+    def _ready(self, tensors):
+        """The plans for arguments of these types, shapes and strides."""
+        signature = tuple(x for t in tensors for x in (t.__class__, t.dtype, t.get_device(), t.requires_grad, t.shape, t.stride()))
+        key, ready = device_key(tensors[0]), self._seen.get(signature)
+        if ready is None or (ready.cpu is not None and ready.cpu != key):
+            for o, t in zip(self.inputs, tensors):
+                if t.device != tensors[0].device:
+                    raise RuntimeError(f"{self.name}: expected all tensors to be on the same device, but "
+                                       f"`{self.inputs[0].name}` is on {tensors[0].device} and `{o.name}` is on {t.device}")
+            needs = [t.requires_grad for t in tensors]
+            ready = Ready(self.variant_of(tensors[self._first_typed()].dtype), needs, tensors)
+            ready.prepare(key, tensors, self._widths(tensors) if self.columns else None)
+            if len(self._seen) >= MOST_PLANS:
+                self._seen.clear()
+            if not any(needs) or not self.derived.why_not:
+                self._seen[signature] = ready
+        return ready
+
+
+class Ready:
+    """What a call comes to for arguments of given types, shapes and strides."""
+
+    __slots__ = ("variant", "wanted", "shapes", "derived", "saved_of", "cpu", "columns", "plain", "plain_plan", "keep",
+                 "keep_plan")
+
+    def __init__(self, variant, needs, tensors):
+        self.wanted = sum(1 << i for i, need in enumerate(needs[:len(variant.inputs)]) if need)
+        self.variant, self.columns, self.shapes = variant, None, [t.shape for t in tensors]
+        if self.wanted and not variant.operator.derived.why_not:
+            self.derived = variant.backward(self.wanted)
+            self.saved_of = self.derived.saved_of
+
+    def prepare(self, key, tensors, columns):
+        """The plans of the forward."""
+        variant, self.columns, self.cpu = self.variant, columns, key if isinstance(key, str) else None
+        self.plain, self.plain_plan = variant.plain.body, variant.plain.plan(key, *tensors)
+        self.keep, self.keep_plan = variant.keep.body, variant.keep.plan(key, *tensors)
 
 
 def _refuse_second_derivative(name):
     def backward(ctx, *gradients):
         raise NotImplementedError(f"coda::{name} has no second derivative; use torch's own operators for it")
     return backward
+
+
+def _picker(places):
+    """A function that takes these places of a tuple."""
+    if len(places) == 1:
+        return lambda values: (values[places[0]],)
+    return operator.itemgetter(*places) if places else lambda values: ()
+
+
+def _compiled(name, source, function, **scope):
+    exec(compile(source, f"<coda {name}>", "exec"), scope)
+    return scope[function]
 
 
 class Derived:
@@ -293,19 +391,19 @@ class Backward:
         outputs = [f"d{o.name}" for o in operator.outputs]
         saved = [n for n in operator.derived.saved if n in read]
         arriving = [n for n in outputs if n in read]
-        places = [o.name for o in variant.inputs] + variant.keep.results
+        places = [o.name for o in variant.inputs] + operator.parameters + variant.keep.results
         self.arriving = [outputs.index(n) for n in arriving]
         saved += self._sizes_without_an_operand(programs, [read[n] for n in saved + arriving], variant)
-        self.saved_places = [places.index(n) for n in saved]
+        self.saved_of = _picker([places.index(n) for n in saved])
         read.update((o.name, o) for o in variant.inputs if o.name not in read)
         arguments = [read[n] for n in saved + arriving]
         self.dtype, self.bits = variant.dtype, wanted
         leading = next((o.name for o in reversed(arguments) if len(o.dims) == 2 and o.dims[0] == operator.rows), None)
         self.sequence = Sequence(f"{operator.name}_backward", programs, arguments, results, operator.parameters,
                                  operator.rows, leading)
+        self._in_columns = columns_apart(operator, self.sequence, programs, arguments) if operator.columns else None
         self._index = {n: i for i, n in enumerate(results)}
         self._inputs = variant.inputs
-        self.shaped = any(parts or x.dims != o.dims for o, (_, x, parts) in zip(self.wanted, self._sources))
         self._places = {o.name: i for i, o in enumerate(variant.inputs)}
 
     def _source(self, o, module):
@@ -338,8 +436,19 @@ class Backward:
                 known |= set(source.dims)
         return more
 
+    def run(self, saved, gradients, columns, parameters):
+        """The programs, on gradients of the outputs; `columns`: their widths where one output came as views of its columns."""
+        sequence = self.sequence
+        if columns and self._in_columns and not any(c % 128 for c in columns):
+            sequence = self._in_columns
+        elif columns:
+            gradients = (torch.cat(gradients, -1),)
+        if sequence is self.sequence:
+            gradients = tuple(gradients[i] for i in self.arriving)
+        return sequence.run(device_key(saved[0]), *saved, *gradients, *parameters)
+
     def finish(self, results, shapes):
-        """Gradients in the order of the operator's arguments, None where none is asked for."""
+        """Gradients in the order of the arguments of the autograd function, None where none is asked for."""
         made, sizes, places = {}, None, self._places
         for o, (name, x, parts) in zip(self.wanted, self._sources):
             value = results[self._index[name]]
@@ -352,7 +461,7 @@ class Backward:
             else:
                 sizes = sizes or self.sizes(shapes)
                 made[o.name] = self._fit(value, x.dims, o, sizes).reshape(shapes[places[o.name]])
-        return (*(made.get(o.name) for o in self._inputs), *([None] * len(self.operator.parameters)))
+        return (None, *(made.get(o.name) for o in self._inputs), *([None] * len(self.operator.parameters)))
 
     def _dims(self, name):
         return next(o.dims for o in self._inputs if o.name == name)

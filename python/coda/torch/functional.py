@@ -8,6 +8,8 @@ from ._blocks import OPERATORS
 from ._cross_entropy import MEAN, NONE, SUM
 from ._operator import COMPUTE_DTYPES
 
+_quick_linear, _quick_swiglu = OPERATORS["linear"].quick, OPERATORS["linear_swiglu"].quick
+
 
 class Normed(NamedTuple):
     """An RMS-normalised tensor whose row scale is still to be applied, as `linear_residual_rmsnorm` returns it.
@@ -76,21 +78,33 @@ def _offset(name, norm_offset):
 
 def _call(name, x, names, tensors, norm_weight, norm_offset, eps, rest=(), numbers=()):
     """Runs an operator in the form that such an `x` needs: as it is, to be normalised, or a Normed."""
-    if isinstance(x, Normed):
+    if x.__class__ is Normed:
         if norm_weight is not None:
             raise ValueError(f"{name}: `x` is normalised already; leave out norm_weight")
-        hidden, tensors = _prepare(name, x.hidden, names, tensors)
-        return OPERATORS["deferred_" + name].call(hidden, x.squares, *tensors, *rest, x.eps, *numbers)
+        operator, squares, eps = OPERATORS["deferred_" + name], x.squares, x.eps
+        y = operator.quick(x.hidden, squares, *tensors, *rest, eps, *numbers)
+        if y is None:
+            hidden, tensors = _prepare(name, x.hidden, names, tensors)
+            y = operator.call(hidden, squares, *tensors, *rest, eps, *numbers)
+        return y
     if norm_weight is None:
-        x, tensors = _prepare(name, x, names, tensors)
-        return OPERATORS[name].call(x, *tensors, *rest, *numbers)
-    prefix = "norm1_" if _offset(name, norm_offset) else "norm_"
+        operator = OPERATORS[name]
+        y = operator.quick(x, *tensors, *rest, *numbers)
+        if y is None:
+            x, tensors = _prepare(name, x, names, tensors)
+            y = operator.call(x, *tensors, *rest, *numbers)
+        return y
+    operator = OPERATORS[("norm1_" if _offset(name, norm_offset) else "norm_") + name]
+    y = operator.quick(x, norm_weight, *tensors, *rest, eps, *numbers)
+    if y is not None:
+        return y
     if isinstance(x, torch.Tensor) and x.dtype is torch.float32:
         autocast = torch.is_autocast_enabled(x.device.type)
         if autocast or (isinstance(tensors[0], torch.Tensor) and tensors[0].dtype is not torch.float32):
+            prefix = "norm1" if norm_offset else "norm"
             return _call_f32(name, prefix, x, names, tensors, norm_weight, eps, rest, numbers, autocast)
     x, tensors = _prepare(name, x, ("norm_weight", *names), (norm_weight, *tensors))
-    return OPERATORS[prefix + name].call(x, *tensors, *rest, eps, *numbers)
+    return operator.call(x, *tensors, *rest, eps, *numbers)
 
 
 def _call_f32(name, prefix, x, names, tensors, norm_weight, eps, rest, numbers, autocast):
@@ -106,11 +120,11 @@ def _call_f32(name, prefix, x, names, tensors, norm_weight, eps, rest, numbers, 
                            f"`norm_weight` is on {norm_weight.device}")
     first, others = _prepare(name, tensors[0], names[1:], tensors[1:])
     if first.dtype is torch.float32:  # autocast to float32
-        return OPERATORS[prefix + name].call(x, norm_weight, first, *others, *rest, eps, *numbers)
+        return OPERATORS[f"{prefix}_{name}"].call(x, norm_weight, first, *others, *rest, eps, *numbers)
     if first.device != x.device:
         raise RuntimeError(f"{name}: expected all tensors to be on the same device, but `x` is on {x.device} and "
                            f"`{names[0]}` is on {first.device}")
-    return OPERATORS[prefix[:-1] + "_f32_" + name].call(x, norm_weight, first, *others, *rest, eps, *numbers)
+    return OPERATORS[f"{prefix}_f32_{name}"].call(x, norm_weight, first, *others, *rest, eps, *numbers)
 
 
 # ---------------------------------------------------------------- operators
@@ -122,6 +136,10 @@ def linear(x, weight, bias=None, *, norm_weight=None, norm_offset=0, eps=1e-6):
     weight    [N, K], as nn.Linear stores it;  bias  [N] or None
     """
     if bias is None:
+        if norm_weight is None:
+            y = _quick_linear(x, weight)
+            if y is not None:
+                return y
         return _call("linear", x, ("weight",), (weight,), norm_weight, norm_offset, eps)
     return _call("linear_bias", x, ("weight", "bias"), (weight, bias), norm_weight, norm_offset, eps)
 
@@ -135,6 +153,9 @@ def rmsnorm_linear(x, norm_weight, weight, bias=None, *, eps=1e-6, norm_offset=0
 
 def linear_residual(x, weight, residual):
     """`x @ weight.T + residual`."""
+    y = OPERATORS["linear_residual"].quick(x, weight, residual)
+    if y is not None:
+        return y
     x, tensors = _prepare("linear_residual", x, ("weight", "residual"), (weight, residual))
     _check_rows("linear_residual", x, residual)
     return OPERATORS["linear_residual"].call(x, *tensors)
@@ -146,9 +167,13 @@ def linear_residual_rmsnorm(x, weight, residual, norm_weight, *, eps=1e-6, norm_
     Returns (y, Normed): give the second to any operator here, which finishes it while it multiplies.
     """
     name = "linear_residual_rmsnorm"
-    x, tensors = _prepare(name, x, ("weight", "residual", "norm_weight"), (weight, residual, norm_weight))
-    _check_rows(name, x, residual)
-    y, h, squares = OPERATORS[name + ("1" if _offset(name, norm_offset) else "")].call(x, *tensors)
+    operator = OPERATORS[name + ("1" if _offset(name, norm_offset) else "")]
+    made = operator.quick(x, weight, residual, norm_weight)
+    if made is None:
+        x, tensors = _prepare(name, x, ("weight", "residual", "norm_weight"), (weight, residual, norm_weight))
+        _check_rows(name, x, residual)
+        made = operator.call(x, *tensors)
+    y, h, squares = made
     return y, Normed(h, squares, eps)
 
 
@@ -160,6 +185,10 @@ def _check_rows(name, x, residual):
 
 def linear_swiglu(x, gate, up, *, norm_weight=None, norm_offset=0, eps=1e-6):
     """`silu(x @ gate.T) * (x @ up.T)`, of the normalised x where a norm_weight is given. gate, up: [N, K]."""
+    if norm_weight is None:
+        y = _quick_swiglu(x, gate, up)
+        if y is not None:
+            return y
     return _call("linear_swiglu", x, ("gate", "up"), (gate, up), norm_weight, norm_offset, eps)
 
 
@@ -210,8 +239,7 @@ def _qkv(name, x, query, key, value, table, positions, bias, norms, numbers, nor
         name, names, tensors = name + "_bias", (*names, "bias"), (*tensors, bias)
     if norms:
         names, tensors = (*names, "query_norm", "key_norm"), (*tensors, *norms)
-    y = _call(name, x, names, tensors, norm_weight, norm_offset, eps, rest, numbers)
-    return y.split([query.shape[0], key.shape[0], value.shape[0]], -1)
+    return _call(name, x, names, tensors, norm_weight, norm_offset, eps, rest, numbers)
 
 
 def linear_rope(x, query, key, value, table, positions=None, *, bias=None, norm_weight=None, norm_offset=0, eps=1e-6):
@@ -243,11 +271,14 @@ def attention_output_mlp(y, residual, output, norm_weight, gate, up, down, *, ac
     name = "attention_output_mlp"
     if activation not in gates:
         raise ValueError(f"{name}: activation {activation!r}; expected {' or '.join(map(repr, gates))}")
-    y, tensors = _prepare(name, y, ("residual", "output", "norm_weight", "gate", "up", "down"),
-                          (residual, output, norm_weight, gate, up, down))
-    _check_rows(name, y, residual)
     operator = OPERATORS[f"attention_output_{gates[activation]}{'1' if _offset(name, norm_offset) else ''}"]
-    return operator.call(y, *tensors, eps)
+    tensors = (residual, output, norm_weight, gate, up, down)
+    x = operator.quick(y, *tensors, eps)
+    if x is None:
+        y, tensors = _prepare(name, y, ("residual", "output", "norm_weight", "gate", "up", "down"), tensors)
+        _check_rows(name, y, residual)
+        x = operator.call(y, *tensors, eps)
+    return x
 
 
 def linear_cross_entropy(x, weight, target, *, ignore_index=-100, reduction="mean", label_smoothing=0.0, softcap=0.0,

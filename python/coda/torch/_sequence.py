@@ -1,0 +1,328 @@
+"""Programs as Python functions on torch tensors: sizes, memory from torch's allocator, launches on torch's stream.
+
+The functions are generated as text, one for a sequence of programs. What follows from the shapes and strides of the arguments
+(sizes checked against each other, operands as the library takes them but for their addresses, kernels) is a plan, made once and
+remembered; so a call costs little more than its allocations and launches.
+"""
+
+import ctypes
+import math
+import re
+import struct
+import threading
+
+import torch
+
+from .._device import Kernel
+from .._errors import check
+from .._library import DTYPE_SIZE, DTYPES, ErrorStruct, load
+from ._launch import TORCH_DTYPE, device_of
+
+MOST_PLANS = 4096
+_OPERAND = struct.Struct("@iiqqq").pack  # a coda_tensor behind its address
+_EMPTY = object()
+_local = threading.local()
+
+
+def _error() -> int:
+    """The address of this thread's error text."""
+    try:
+        return _local.address
+    except AttributeError:
+        _local.error = ErrorStruct()
+        _local.address = ctypes.addressof(_local.error)
+        return _local.address
+
+
+def _fail(status):
+    check(status, _local.error)
+
+
+def _launch_function():
+    """coda_kernel_launch as fast as ctypes goes: everything is an address or bytes."""
+    launch = load()["coda_kernel_launch"]
+    launch.restype = ctypes.c_int
+    launch.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p]
+    return launch
+
+
+# In generated text the names of the program carry a prefix, so that none of them is a keyword or a helper's name.
+def _tensor(name):
+    return f"t_{name}"
+
+
+def _axis(formula: str) -> str:
+    return re.sub(r"[A-Za-z_]\w*", lambda m: f"n_{m.group()}", formula)
+
+
+def _evaluate(dim: str) -> str:
+    """A declared size as a Python expression: "N/128" is a ceiling."""
+    match = re.fullmatch(r"(\w+)/(\w+)(?:/(\d+))?", dim)
+    if not match:
+        return _axis(dim)
+    size, run, part = match.groups()
+    run = f"({_axis(run)} // {part})" if part else _axis(run)
+    return f"(({_axis(size)} + {run} - 1) // {run})"
+
+
+def derived_axes(text: str) -> dict:
+    """`axis N = Q + 2*E` as {"N": "Q + 2*E"}, in the order of the text."""
+    return {name: formula.strip() for name, formula in re.findall(r"^\s*axis (\w+) = (.*)$", text, re.M)}
+
+
+def row_distance(shape, stride):
+    """The distance of a matrix's rows in elements, its leading dimensions taken as one; None: kernels need a copy of it."""
+    columns, distance, extent = shape[-1], None, 0
+    if columns > 1 and stride[-1] != 1:
+        return None
+    for size, step in zip(reversed(shape[:-1]), reversed(stride[:-1])):
+        if size == 1:
+            continue
+        if distance is None:
+            distance = step
+        elif step != extent:
+            return None
+        extent = step * size
+    if distance is None:
+        return columns
+    return distance if distance >= columns else None
+
+
+class Sequence:
+    """Programs that run one after the other, as a function `run(key, *arguments, *parameters)` that returns a tuple.
+
+    arguments   operands in order: their names and dims bind the sizes. An `out` among them is memory that the caller gives
+    results     names of what is returned, in order
+    rows        an axis whose matrices may have more leading dimensions: [batch, length, K] for [M, K]. Results have those of
+                the argument `leading`
+    parts       operands that are columns of another one: {"dZ_k": (dZ, "Q")} is the operand dZ from column Q on
+
+    `plan(key, *arguments)` is what their shapes and strides come to, `body(plan, *arguments, *parameters)` a run with it.
+    `fake` allocates the results alone.
+    """
+
+    def __init__(self, name, programs, arguments, results, parameters, rows=None, leading=None, parts=None):
+        self.rows, self.leading = rows, leading
+        self.parts = {part: (base.name, column) for part, (base, column) in (parts or {}).items()}
+        self.bases = {base.name: base for base, _ in (parts or {}).values()}
+        self.name, self.programs = name, list(programs)
+        self.arguments, self.results, self.parameters = list(arguments), list(results), list(parameters)
+        self.axes, self.shapes, self.kernels, self.plans = {}, {o.name: o for o in self.arguments}, [], {}
+        for program in self.programs:
+            self.axes.update(derived_axes(program.text))
+        self._scope = {"torch": torch, "prod": math.prod, "error": _error, "launch": _launch_function(), "fail": _fail,
+                       "mismatch": self._mismatch, "layout": self._layout, "operand": _OPERAND, "EMPTY": _EMPTY,
+                       "again_of": self._again, "plans": self.plans, "remember": self._remember,
+                       "stream_of": getattr(torch._C, "_cuda_getCurrentRawStream", None)}
+        self._scope.update((f"dtype_{name}", dtype) for name, dtype in TORCH_DTYPE.items())
+        self._tensors = [_tensor(o.name) for o in self.arguments]
+        self.fake = self._function("fake", ["key", *self._tensors], self._fake())
+        body = self._body()
+        self.plan = self._function("plan", ["key", *self._tensors], self._plan())
+        self.body = self._function("body", ["plan", *self._tensors], body)
+        self._scope.update(plan_of=self.plan, body=self.body)
+        self.run = self._function("run", ["key", *self._tensors], self._run())
+
+    def _function(self, name, arguments, lines):
+        parameters = [] if name == "plan" else [f"p_{p}" for p in self.parameters]
+        source = f"def {name}({', '.join(arguments + parameters)}):\n" + "".join(f"    {line}\n" for line in lines)
+        exec(compile(source, f"<coda {self.name}>", "exec"), self._scope)
+        return self._scope[name]
+
+    def signature(self) -> str:
+        """The text of what a plan depends on."""
+        return "".join(f"{t}.shape, {t}.stride(), " for t in self._tensors)
+
+    def _run(self):
+        arguments = ", ".join(self._tensors)
+        return [f"signature = (key, {self.signature()})",
+                f"plan = plans.get(signature) or remember(signature, plan_of(key, {arguments}))",
+                f"return body(plan, {', '.join(self._tensors + [f'p_{p}' for p in self.parameters])})"]
+
+    def _remember(self, signature, plan):
+        if len(self.plans) >= MOST_PLANS:
+            self.plans.clear()
+        self.plans[signature] = plan
+        return plan
+
+    def _return(self):
+        return f"return ({''.join(_tensor(r) + ', ' for r in self.results)})"
+
+    # ---------------------------------------------------------------- sizes
+
+    def _mismatch(self, name, shape, sizes):
+        """Which argument does not fit the ones before it."""
+        dims = self.shapes[name].dims
+        expected = ", ".join(str(sizes.get(d, d)) for d in dims)
+        return ValueError(f"{self.name}: `{name}` has shape {list(shape)}; expected {len(dims)} dimensions [{expected}]"
+                          f" ([{', '.join(dims)}], sizes taken from the arguments before it)")
+
+    def _sizes(self):
+        """Reads every axis from the first argument that has it, and compares the others."""
+        lines, known, later = [], {}, []
+        for o in self.arguments:
+            t, names = _tensor(o.name), [f"s_{o.name}_{i}" for i in range(len(o.dims))]
+            if self._is_rows(o):
+                lines += [f"if not {t}.dim(): raise mismatch('{o.name}', {t}.shape, {{}})",
+                          f"*{'lead' if o.name == self.leading else 'l'}, {names[1]} = {t}.shape",
+                          f"{names[0]} = prod({'lead' if o.name == self.leading else 'l'})"]
+            else:
+                lines.append(f"if {t}.dim() != {len(names)}: raise mismatch('{o.name}', {t}.shape, {{}})")
+                if names:
+                    lines.append(f"{', '.join(names)}, = {t}.shape")
+            for dim, name in zip(o.dims, names):
+                if dim.isidentifier() and dim not in known and dim not in self.axes:
+                    lines.append(f"n_{dim} = {name}")
+                    known[dim] = f"n_{dim}"
+                else:
+                    later.append((o.name, dim, name))
+        for axis, formula in self.axes.items():
+            if all(n in known for n in re.findall(r"[A-Za-z_]\w*", formula)):
+                lines.append(f"n_{axis} = {_axis(formula)}")
+                known[axis] = f"n_{axis}"
+        later = [(o, dim, name) for o, dim, name in later
+                 if all(n in known for n in re.findall(r"[A-Za-z_]\w*", dim))]
+        if later:
+            sizes = "{" + ", ".join(f"'{d}': {n}" for d, n in known.items()) + "}"
+            lines.append(f"if {' or '.join(f'{name} != {_evaluate(dim)}' for _, dim, name in later)}:")
+            for o, dim, name in later:
+                lines.append(f"    if {name} != {_evaluate(dim)}: raise mismatch('{o}', {_tensor(o)}.shape, {sizes})")
+        return lines, known
+
+    def _is_rows(self, o):
+        return self.rows is not None and len(o.dims) == 2 and o.dims[0] == self.rows
+
+    # ---------------------------------------------------------------- memory
+
+    def _operand(self, name):
+        """How a value that is made here is declared."""
+        made = (o for p in self.programs for o in p.operands if o.name == name and o.role != "in")
+        operand = self.bases.get(name) or next(made, None)
+        if operand is None:
+            raise KeyError(f"{self.name}: nothing computes {name}")
+        return operand
+
+    def _shape(self, name):
+        o = self._operand(name)
+        dims = [_evaluate(d) for d in o.dims]
+        if self._is_rows(o) and name in self.results:
+            dims[:1] = ["*lead"]
+        return f"({', '.join(dims)},)" if dims else "()"
+
+    def _fake(self):
+        """Allocates the results alone."""
+        lines, _ = self._sizes()
+        lines.append(f"device = {self._tensors[0]}.device")
+        for name in self.results:
+            lines.append(f"{_tensor(name)} = torch.empty({self._shape(name)}, dtype=dtype_{self._operand(name).dtype}, "
+                         "device=device)")
+        return lines + [self._return()]
+
+    def _allocate(self, name, function="empty"):
+        """Memory of a value's type: most cheaply like another one of its shape."""
+        o = self._operand(name)
+        like = (o.dtype, self._shape(name))
+        if function == "empty" and like in self._like:
+            return f"{_tensor(name)} = torch.empty_like({self._like[like]})"
+        self._planned.setdefault(f"z_{name}", self._shape(name))
+        if function == "empty":
+            self._like[like] = _tensor(name)
+        typed = next((_tensor(a.name) for a in self.arguments if a.dtype == o.dtype), None)
+        dtype = "" if typed else f", dtype=dtype_{o.dtype}"
+        return f"{_tensor(name)} = {typed or self._tensors[0]}.new_{function}(z_{name}{dtype})"
+
+    def _layout(self, name, tensor):
+        """Distance of rows, and whether the tensor must be copied first: kernels take any distance of rows but no other."""
+        shape, stride = tensor.shape, tensor.stride()
+        o = self.shapes[name]
+        if 0 in shape:
+            return 0, False
+        distance = row_distance(shape, stride) if o.dims else 0
+        if distance is None and o.role != "in":
+            raise ValueError(f"{self.name}: `{name}` is written in place and needs rows of adjacent elements; its strides are "
+                             f"{list(stride)}")
+        if distance is None:
+            return shape[-1], True
+        if len(o.dims) == 1:
+            return 0, distance != shape[0]
+        return distance, False
+
+    @staticmethod
+    def _again(copies):
+        """Makes dense what must be, None where nothing must."""
+        if not any(copies):
+            return None
+        return lambda *tensors: [t.contiguous() if copy else t for t, copy in zip(tensors, copies)]
+
+    # ---------------------------------------------------------------- launches
+
+    def _body(self):
+        """The launches, and on the way everything that a plan holds: {name in the body: expression in the plan}."""
+        self._planned, self._like = {}, {}
+        lines, zeros = [], []
+        last = {self.parts.get(o.name, (o.name,))[0]: i for i, p in enumerate(self.programs) for o in p.operands}
+        made = {o.name for o in self.arguments}
+        for i, program in enumerate(self.programs):
+            for o in program.operands:
+                base = self.parts.get(o.name, (o.name,))[0]
+                if base not in made:
+                    lines.append(self._allocate(base, "zeros" if o.role == "accumulate" else "empty"))
+                    made.add(base)
+            lines += self._launch(i, program)
+            for name in [n for n, place in last.items() if place == i and n not in self.shapes and n not in self.results]:
+                lines.append(f"{_tensor(name)} = None")
+                self._like = {like: t for like, t in self._like.items() if t != _tensor(name)}
+        for name in self.results:
+            self._planned.setdefault(f"z_{name}", self._shape(name))
+            zeros.append(f"{self._tensors[0]}.new_zeros(z_{name}, dtype=dtype_{self._operand(name).dtype}), ")
+        return [f"key, again, {''.join(n + ', ' for n in self._planned)} = plan",
+                "if again is not None:",
+                f"    if again is EMPTY: return ({''.join(zeros)})",
+                f"    {', '.join(self._tensors)}, = again({', '.join(self._tensors)})",
+                "stream, text = stream_of(key) if key.__class__ is int else None, error()"] + lines + [self._return()]
+
+    def _plan(self):
+        lines, known = self._sizes()
+        lines += [f"r_{o.name}, a_{o.name} = layout('{o.name}', {_tensor(o.name)})" for o in self.arguments]
+        empty = " or ".join(f"{n} == 0" for n in known.values()) or "False"
+        lines += [f"if {empty}:",
+                  "    return (key, EMPTY, " + "".join((e if n.startswith("z_") else "None") + ", "
+                                                      for n, e in self._planned.items()) + ")",
+                  f"again = again_of([{', '.join(f'a_{o.name}' for o in self.arguments)}])"]
+        return lines + [f"return (key, again, {''.join(e + ', ' for e in self._planned.values())})"]
+
+    def _launch(self, i, program):
+        """One launch; the plan gets its kernel and its operands."""
+        values = []
+        for k, o in enumerate(program.operands):
+            dims, stride, place = [_evaluate(d) for d in o.dims], "0", _tensor(o.name)
+            if o.name in self.parts:
+                base, column = self.parts[o.name]
+                if len(dims) == 2:
+                    stride = f"r_{base}" if base in self.shapes else _evaluate(self._operand(base).dims[1])
+                self._planned[f"o_{i}_{k}"] = f"({_evaluate(column)}) * {DTYPE_SIZE[DTYPES.index(o.dtype)]}"
+                place = _tensor(base)
+            elif o.name in self.shapes:
+                dims = [f"s_{o.name}_{j}" for j in range(len(dims))]
+                stride = f"r_{o.name}" if len(dims) == 2 else "0"
+            self._planned[f"c_{i}_{k}"] = f"operand({DTYPES.index(o.dtype)}, {len(dims)}, " \
+                                          f"{', '.join((dims + ['1', '1'])[:2])}, {stride})"
+            values += [f"{place}.data_ptr()" + (f" + o_{i}_{k}" if o.name in self.parts else ""), f"c_{i}_{k}"]
+        fixed = [a for a, kind in program.axes.items() if kind == "fixed"]
+        scope, parameters, count = self._scope, "None", len(program.operands)
+        kernels: dict = {}
+        scope[f"pack_{i}"] = struct.Struct("@" + "P32s" * count).pack
+        scope[f"kernel_{i}"] = lambda key, *sizes: kernels.get((key, sizes)) or self._create(program, fixed, kernels, key, sizes)
+        self._planned[f"k_{i}"] = f"kernel_{i}({', '.join(['key'] + [f'n_{a}' for a in fixed])})"
+        if program.parameters:
+            scope[f"parameters_{i}"] = struct.Struct(f"@{len(program.parameters)}d").pack
+            parameters = f"parameters_{i}({', '.join(f'p_{p}' for p in program.parameters)})"
+        return [f"status = launch(k_{i}, pack_{i}({', '.join(values)}), {count}, {parameters}, stream, text)",
+                "if status: fail(status)"]
+
+    def _create(self, program, fixed, kernels, key, sizes):
+        """Compiles a program for a device, or takes it from the disk's cache; remembered by device and fixed sizes."""
+        kernel = Kernel(device_of(key), program, dict(zip(fixed, sizes)), (0, 0), None, False)
+        self.kernels.append(kernel)
+        kernels[key, sizes] = kernel.handle
+        return kernel.handle
