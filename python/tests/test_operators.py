@@ -113,8 +113,9 @@ def test_linear_residual_and_its_norm(device, dtype, offset):
 @pytest.mark.parametrize("form", ["plain", "norm", "deferred"])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("heads", [False, True], ids=["rope", "qknorm_rope"])
-def test_query_key_value(device, dtype, form, bias, heads):
-    k, d, q, e = 72, 16, 4, 2
+@pytest.mark.parametrize("d", [16, 64], ids=["narrow", "whole_runs"])  # of 128 columns: gradients of q, k, v are not joined
+def test_query_key_value(device, dtype, form, bias, heads, d):
+    k, q, e = 72, 4, 2
     lead = (2, 11)
     table = C.rope_table(32, d, device=device)
     positions = torch.arange(3, 3 + lead[1], device=device)
@@ -212,3 +213,20 @@ def test_an_empty_batch_gives_empty_results_and_zero_gradients(device):
     assert y.shape == (0, 16)
     y.sum().backward()
     assert x.grad.shape == (0, 24) and gate.grad.shape == gate.shape and not gate.grad.any()
+
+
+def test_gradients_of_query_key_and_value_may_be_strided_or_missing(device):
+    table, x = C.rope_table(32, 64, device=device), torch.randn(2, 11, 72, device=device)
+    weights = [torch.randn(n, 72, device=device) for n in (256, 128, 128)]
+
+    def gradients(use):
+        inputs = [t.detach().clone().requires_grad_() for t in (x, *weights)]
+        q, k, v = C.linear_rope(*inputs, table)
+        use(q, k, v).backward()
+        return [t.grad for t in inputs]
+    r = torch.randn(2, 4, 11, 64, device=device)
+    strided = gradients(lambda q, k, v: (q.unflatten(-1, (4, 64)).transpose(1, 2) * r).sum() + 0 * (k.sum() + v.sum()))
+    missing = gradients(lambda q, k, v: (q * r.transpose(1, 2).flatten(-2)).sum())
+    for a, b in zip(strided, missing):
+        torch.testing.assert_close(a, b)
+    assert missing[1].any() and not missing[2].any() and not missing[3].any()

@@ -243,7 +243,8 @@ class Operator:
 
     def _ready(self, tensors):
         """The plans for arguments of these types, shapes and strides."""
-        signature = tuple(x for t in tensors for x in (t.__class__, t.dtype, t.get_device(), t.requires_grad, t.shape, t.stride()))
+        signature = tuple(x for t in tensors
+                          for x in (t.__class__, t.dtype, t.get_device(), t.requires_grad, t.shape, t.stride()))
         key, ready = device_key(tensors[0]), self._seen.get(signature)
         if ready is None or (ready.cpu is not None and ready.cpu != key):
             for o, t in zip(self.inputs, tensors):

@@ -312,7 +312,8 @@ class Sequence:
         scope, parameters, count = self._scope, "None", len(program.operands)
         kernels: dict = {}
         scope[f"pack_{i}"] = struct.Struct("@" + "P32s" * count).pack
-        scope[f"kernel_{i}"] = lambda key, *sizes: kernels.get((key, sizes)) or self._create(program, fixed, kernels, key, sizes)
+        scope[f"kernel_{i}"] = lambda key, *sizes: (kernels.get((key, sizes)) or
+                                                    self._create(program, fixed, kernels, key, sizes))
         self._planned[f"k_{i}"] = f"kernel_{i}({', '.join(['key'] + [f'n_{a}' for a in fixed])})"
         if program.parameters:
             scope[f"parameters_{i}"] = struct.Struct(f"@{len(program.parameters)}d").pack
