@@ -54,7 +54,7 @@ static coda_train_config configuration(const struct setting *s, const char *out)
 {
     coda_train_config c;
     coda_train_config_defaults(&c);
-    c.model = (coda_llama_config){48, 136, 2, 4, 2, 12, 256, 32, 1e-6, 10000, 1};
+    c.model = (coda_llama_config){48, 136, 2, 4, 2, 12, 256, 32, 1e-6, 10000, {0}, 1};
     c.steps = 200;
     c.batch = 4;
     c.sequence = 24;
