@@ -1,4 +1,4 @@
-#include "model/attention.h"
+#include "model/attention_call.h"
 #include <math.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -11,6 +11,7 @@ void attention_open(struct attention *attention, coda_device *device, const coda
     *attention = (struct attention){
         .device = device,
         .code = attention_code_choose(),
+        .pairs = dtype == CODA_BF16 ? attention_pairs_choose(device) : NULL,
         .heads = config->num_attention_heads,
         .kv_heads = config->num_key_value_heads,
         .head_dim = config->head_dim,
@@ -25,28 +26,7 @@ void attention_close(struct attention *attention)
     attention->room = 0;
 }
 
-/* Shapes of one call, and its share of the scratch memory. */
-struct call {
-    const struct attention *a;
-    int64_t batch, sequence;
-    int64_t length; /* sequence in whole blocks */
-    int64_t width;  /* head_dim in whole tiles */
-    int64_t row;    /* elements of a row of qkv */
-    const char *qkv, *output, *d_output;
-    char *out, *d_qkv;
-    const float *lse_in;
-    float *lse;
-    float *shared; /* keys and values of all heads */
-    float *slots;
-    int64_t slot_size; /* floats */
-    int64_t parts;     /* of a key head's blocks, in the backward */
-    float *partial; /* gradients of queries, one matrix a sequence, query head and part; NULL where there is one part */
-    int64_t tasks;
-    _Atomic int64_t next; /* the first task that nobody has taken */
-    void (*work)(struct call *call, int64_t task, float *slot);
-};
-
-static void open_call(struct call *call, const struct attention *attention, int64_t batch, int64_t sequence)
+static void open_call(struct attention_call *call, const struct attention *attention, int64_t batch, int64_t sequence)
 {
     memset(call, 0, sizeof *call);
     call->a = attention;
@@ -57,24 +37,41 @@ static void open_call(struct call *call, const struct attention *attention, int6
     call->row = (attention->heads + 2 * attention->kv_heads) * attention->head_dim;
 }
 
-static coda_status reserve(struct attention *attention, int64_t floats, coda_error *error)
+static int64_t worker_count(const struct attention_call *call, int64_t tasks)
 {
-    if (floats <= attention->room)
-        return CODA_OK;
-    size_t bytes = (size_t)ceiling(floats * 4, 64) * 64;
-    float *grown = aligned_alloc(64, bytes);
-    if (!grown)
-        return model_no_memory(error, "attention", bytes);
-    free(attention->memory);
-    attention->memory = grown;
-    attention->room = floats;
+    return minimum(tasks, maximum(1, coda_device_threads(call->a->device)));
+}
+
+coda_status attention_reserve(struct attention *attention, struct attention_call *call, int64_t shared, int64_t tasks,
+                              coda_error *error)
+{
+    const int64_t floats = shared + worker_count(call, tasks) * call->slot_size;
+    if (floats > attention->room) {
+        size_t bytes = (size_t)ceiling(floats * 4, 64) * 64;
+        float *grown = aligned_alloc(64, bytes);
+        if (!grown)
+            return model_no_memory(error, "attention", bytes);
+        free(attention->memory);
+        attention->memory = grown;
+        attention->room = floats;
+    }
+    call->shared = attention->memory;
+    call->slots = attention->memory + shared;
     return CODA_OK;
+}
+
+int64_t attention_parts(const struct attention_call *call)
+{
+    const int64_t pairs = call->batch * call->a->kv_heads,
+                  all = call->batch * call->a->heads * call->length * call->width;
+    const int64_t parts = minimum(call->length / BLOCK, ceiling(ENOUGH_TASKS, pairs));
+    return maximum(1, minimum(parts, MOST_PARTIAL / all));
 }
 
 /* A worker takes tasks until none is left. Which one takes which does not matter: each writes its own results. */
 static void run_worker(void *context, int64_t index)
 {
-    struct call *call = context;
+    struct attention_call *call = context;
     float *slot = call->slots + index * call->slot_size;
     for (;;) {
         int64_t task = atomic_fetch_add(&call->next, 1);
@@ -84,19 +81,17 @@ static void run_worker(void *context, int64_t index)
     }
 }
 
-static int64_t worker_count(const struct call *call)
+void attention_run(struct attention_call *call, int64_t tasks,
+                   void (*work)(struct attention_call *call, int64_t task, float *slot))
 {
-    return minimum(call->tasks, maximum(1, coda_device_threads(call->a->device)));
-}
-
-static void run(struct call *call)
-{
+    call->tasks = tasks;
+    call->work = work;
     atomic_store(&call->next, 0);
-    coda_parallel_for(call->a->device, worker_count(call), run_worker, call);
+    coda_parallel_for(call->a->device, worker_count(call, tasks), run_worker, call);
 }
 
 /* Reads head `head` of `count` rows as [count, width] f32 with zeros to the right and, to `padded` rows, below. */
-static void read_rows(const struct call *call, const char *from, int64_t row, int64_t first, int64_t head,
+static void read_rows(const struct attention_call *call, const char *from, int64_t row, int64_t first, int64_t head,
                       int64_t count, int64_t padded, float *to)
 {
     int64_t size = (int64_t)coda_dtype_size(call->a->dtype), depth = call->a->head_dim;
@@ -109,8 +104,8 @@ static void read_rows(const struct call *call, const char *from, int64_t row, in
     memset(to + count * call->width, 0, (size_t)((padded - count) * call->width) * sizeof(float));
 }
 
-static void write_rows(const struct call *call, char *to, int64_t row, int64_t first, int64_t head, int64_t count,
-                       const float *from)
+static void write_rows(const struct attention_call *call, char *to, int64_t row, int64_t first, int64_t head,
+                       int64_t count, const float *from)
 {
     int64_t size = (int64_t)coda_dtype_size(call->a->dtype), depth = call->a->head_dim;
     for (int64_t i = 0; i < count; i++)
@@ -132,13 +127,13 @@ static void scale_rows(float *x, int64_t count, float factor)
         x[i] *= factor;
 }
 
-static float *shared_keys(const struct call *call, int64_t pair)
+static float *shared_keys(const struct attention_call *call, int64_t pair)
 {
     return call->shared + pair * 2 * call->length * call->width;
 }
 
 /* Task: the keys, transposed, and values of one sequence and key head. */
-static void gather_keys(struct call *call, int64_t task, float *slot)
+static void gather_keys(struct attention_call *call, int64_t task, float *slot)
 {
     int64_t sequence = task / call->a->kv_heads, head = task % call->a->kv_heads;
     int64_t first = sequence * call->sequence;
@@ -150,7 +145,7 @@ static void gather_keys(struct call *call, int64_t task, float *slot)
 }
 
 /* Task: one block of queries of all query heads that share a key head. The longest come first. */
-static void attend(struct call *call, int64_t task, float *slot)
+static void attend(struct attention_call *call, int64_t task, float *slot)
 {
     const struct attention *a = call->a;
     int64_t pairs = call->batch * a->kv_heads, blocks = call->length / BLOCK, group = a->heads / a->kv_heads;
@@ -180,29 +175,30 @@ static void attend(struct call *call, int64_t task, float *slot)
     }
 }
 
+static coda_status forward_in_f32(struct attention *attention, struct attention_call *call, coda_error *error)
+{
+    const int64_t pairs = call->batch * attention->kv_heads, tasks = pairs * (call->length / BLOCK);
+    call->slot_size = maximum(call->length * call->width, 2 * BLOCK * call->width + BLOCK * BLOCK);
+    coda_status status = attention_reserve(attention, call, pairs * 2 * call->length * call->width, tasks, error);
+    if (status != CODA_OK)
+        return status;
+    attention_run(call, pairs, gather_keys);
+    attention_run(call, tasks, attend);
+    return CODA_OK;
+}
+
 coda_status attention_forward(struct attention *attention, int64_t batch, int64_t sequence, const void *qkv,
                               void *output, float *lse, coda_error *error)
 {
-    struct call call;
+    struct attention_call call;
     open_call(&call, attention, batch, sequence);
     call.qkv = qkv;
     call.out = output;
     call.lse = lse;
-    int64_t pairs = batch * attention->kv_heads, blocks = call.length / BLOCK;
-    int64_t shared = pairs * 2 * call.length * call.width;
-    call.slot_size = maximum(call.length * call.width, 2 * BLOCK * call.width + BLOCK * BLOCK);
-    call.tasks = pairs * blocks;
-    coda_status status = reserve(attention, shared + worker_count(&call) * call.slot_size, error);
+    coda_status status =
+        attention->pairs ? attention_pairs_forward(attention, &call, error) : forward_in_f32(attention, &call, error);
     if (status != CODA_OK)
         return status;
-    call.shared = attention->memory;
-    call.slots = attention->memory + shared;
-    call.tasks = pairs;
-    call.work = gather_keys;
-    run(&call);
-    call.tasks = pairs * blocks;
-    call.work = attend;
-    run(&call);
     double tokens = (double)batch * (double)sequence, size = (double)coda_dtype_size(attention->dtype);
     attention->bytes_moved +=
         tokens * (size * (double)(call.row + attention->heads * attention->head_dim) + 4.0 * (double)attention->heads);
@@ -220,15 +216,16 @@ static void row_products(const float *a, const float *b, int64_t rows, int64_t w
     }
 }
 
-enum { BACKWARD_MATRICES = 8, ENOUGH_TASKS = 16, MOST_PARTIAL = 1 << 26 /* floats */ };
+enum { BACKWARD_MATRICES = 8 };
 
-static float *partial_queries(const struct call *call, int64_t sequence, int64_t head, int64_t part)
+static float *partial_queries(const struct attention_call *call, int64_t sequence, int64_t head, int64_t part)
 {
     return call->partial + ((sequence * call->a->heads + head) * call->parts + part) * call->length * call->width;
 }
 
 /* Rows of the key blocks that a part has. */
-static void write_blocks(const struct call *call, int64_t part, int64_t sequence, int64_t head, const float *from)
+static void write_blocks(const struct attention_call *call, int64_t part, int64_t sequence, int64_t head,
+                         const float *from)
 {
     for (int64_t block = part; block < call->length / BLOCK; block += call->parts) {
         const int64_t row = block * BLOCK;
@@ -238,15 +235,15 @@ static void write_blocks(const struct call *call, int64_t part, int64_t sequence
 }
 
 /* The gradient of one query head, to which all parts contribute. */
-static void finish_queries(const struct call *call, int64_t sequence, int64_t head, float *sum)
+static void finish_queries(const struct attention_call *call, int64_t sequence, int64_t head, float *sum)
 {
     scale_rows(sum, call->length * call->width, 1 / sqrtf((float)call->a->head_dim));
     write_rows(call, call->d_qkv, call->row, sequence * call->sequence, head, call->sequence, sum);
 }
 
 /* One query head of a task: adds to the gradients of keys and values, and makes those of the queries. */
-static void attend_head_backward(const struct call *call, struct attention_head *work, int64_t sequence, int64_t head,
-                                 float *queries, float *d_output, float *lse, float *delta)
+static void attend_head_backward(const struct attention_call *call, struct attention_head *work, int64_t sequence,
+                                 int64_t head, float *queries, float *d_output, float *lse, float *delta)
 {
     const struct attention *a = call->a;
     const int64_t first = sequence * call->sequence, count = call->sequence, size = call->length * call->width;
@@ -268,7 +265,7 @@ static void attend_head_backward(const struct call *call, struct attention_head 
 }
 
 /* Task: the gradients of a part of one key head of one sequence, and of the query heads that share it. */
-static void attend_backward(struct call *call, int64_t task, float *slot)
+static void attend_backward(struct attention_call *call, int64_t task, float *slot)
 {
     const struct attention *a = call->a;
     const int64_t part = task % call->parts, pair = task / call->parts;
@@ -309,7 +306,7 @@ static void attend_backward(struct call *call, int64_t task, float *slot)
 }
 
 /* Task: one query head, whose parts are added up in their order. */
-static void add_parts(struct call *call, int64_t task, float *slot)
+static void add_parts(struct attention_call *call, int64_t task, float *slot)
 {
     const int64_t sequence = task / call->a->heads, head = task % call->a->heads, size = call->length * call->width;
     memcpy(slot, partial_queries(call, sequence, head, 0), (size_t)size * sizeof(float));
@@ -321,38 +318,38 @@ static void add_parts(struct call *call, int64_t task, float *slot)
     finish_queries(call, sequence, head, slot);
 }
 
+static coda_status backward_in_f32(struct attention *attention, struct attention_call *call, coda_error *error)
+{
+    const int64_t all = call->batch * attention->heads * call->length * call->width;
+    call->parts = attention_parts(call);
+    call->slot_size = BACKWARD_MATRICES * call->length * call->width + 2 * call->length + 2 * BLOCK * BLOCK;
+    const int64_t partial = call->parts > 1 ? all * call->parts : 0, heads = call->batch * attention->heads,
+                  tasks = call->batch * attention->kv_heads * call->parts;
+    coda_status status = attention_reserve(attention, call, partial, maximum(tasks, heads), error);
+    if (status != CODA_OK)
+        return status;
+    call->partial = partial > 0 ? call->shared : NULL;
+    attention_run(call, tasks, attend_backward);
+    if (call->partial)
+        attention_run(call, heads, add_parts);
+    return CODA_OK;
+}
+
 coda_status attention_backward(struct attention *attention, int64_t batch, int64_t sequence, const void *qkv,
                                const void *output, const void *d_output, const float *lse, void *d_qkv,
                                coda_error *error)
 {
-    struct call call;
+    struct attention_call call;
     open_call(&call, attention, batch, sequence);
     call.qkv = qkv;
     call.output = output;
     call.d_output = d_output;
     call.lse_in = lse;
     call.d_qkv = d_qkv;
-    /* few key heads are cut into parts, whatever the threads */
-    const int64_t pairs = batch * attention->kv_heads, all = batch * attention->heads * call.length * call.width;
-    call.parts = minimum(call.length / BLOCK, ceiling(ENOUGH_TASKS, pairs));
-    call.parts = maximum(1, minimum(call.parts, MOST_PARTIAL / all));
-    call.tasks = pairs * call.parts;
-    call.slot_size = BACKWARD_MATRICES * call.length * call.width + 2 * call.length + 2 * BLOCK * BLOCK;
-    call.work = attend_backward;
-    const int64_t partial = call.parts > 1 ? all * call.parts : 0,
-                  tasks = maximum(call.tasks, batch * attention->heads);
-    const int64_t slots = minimum(tasks, maximum(1, coda_device_threads(attention->device)));
-    coda_status status = reserve(attention, partial + slots * call.slot_size, error);
+    coda_status status =
+        attention->pairs ? attention_pairs_backward(attention, &call, error) : backward_in_f32(attention, &call, error);
     if (status != CODA_OK)
         return status;
-    call.partial = partial > 0 ? attention->memory : NULL;
-    call.slots = attention->memory + partial;
-    run(&call);
-    if (call.partial) {
-        call.tasks = batch * attention->heads;
-        call.work = add_parts;
-        run(&call);
-    }
     double tokens = (double)batch * (double)sequence, size = (double)coda_dtype_size(attention->dtype);
     attention->bytes_moved += tokens * (size * 2 * (double)(call.row + attention->heads * attention->head_dim) +
                                         4.0 * (double)attention->heads);
@@ -360,7 +357,7 @@ coda_status attention_backward(struct attention *attention, int64_t batch, int64
 }
 
 /* Task: one query head against the cache. */
-static void attend_cache(struct call *call, int64_t head, float *slot)
+static void attend_cache(struct attention_call *call, int64_t head, float *slot)
 {
     const struct attention *a = call->a;
     int64_t depth = a->head_dim, kv_head = head / (a->heads / a->kv_heads), row = 2 * a->kv_heads * depth;
@@ -390,18 +387,15 @@ static void attend_cache(struct call *call, int64_t head, float *slot)
 coda_status attention_decode(struct attention *attention, const void *query, const void *cache, int64_t length,
                              void *output, coda_error *error)
 {
-    struct call call;
+    struct attention_call call;
     open_call(&call, attention, 1, length);
     call.qkv = query;
     call.output = cache;
     call.out = output;
-    call.tasks = attention->heads;
     call.slot_size = 3 * attention->head_dim + length;
-    call.work = attend_cache;
-    coda_status status = reserve(attention, worker_count(&call) * call.slot_size, error);
+    coda_status status = attention_reserve(attention, &call, 0, attention->heads, error);
     if (status != CODA_OK)
         return status;
-    call.slots = attention->memory;
-    run(&call);
+    attention_run(&call, attention->heads, attend_cache);
     return CODA_OK;
 }

@@ -42,11 +42,15 @@ struct attention_code {
 };
 extern const struct attention_code attention_avx2, attention_avx512; /* x86-64 alone */
 const struct attention_code *attention_code_choose(void);
+/* For operands of bf16 where the device multiplies pairs of them; NULL: it does not. */
+struct attention_pairs_code;
+const struct attention_pairs_code *attention_pairs_choose(const coda_device *device);
 
 /* Shapes of a call, and the scratch that calls share. */
 struct attention {
     coda_device *device;
     const struct attention_code *code;
+    const struct attention_pairs_code *pairs; /* NULL: `code` serves */
     int64_t heads, kv_heads, head_dim;
     coda_dtype dtype;
     int64_t room; /* floats in `memory` */

@@ -1,0 +1,75 @@
+/* Attention on tile registers. Permission to use them was asked when the CPU device opened, which names them. */
+#include "model/attention_pairs.h"
+#if (defined(__AMX_TILE__) || defined(__AMXTILE__)) && (defined(__AMX_BF16__) || defined(__AMXBF16__)) &&              \
+    defined(__AVX512BW__)
+#define LANES 16
+#include "model/lanes.h"
+
+#define TILE_LOAD(tile, from, stride)                                                                                  \
+    __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #tile : : "r"(from), "r"((int64_t)(stride)) : "memory")
+#define TILE_STORE(tile, to, stride)                                                                                   \
+    __asm__ volatile("tilestored %%tmm" #tile ", (%0,%1,1)" : : "r"(to), "r"((int64_t)(stride)) : "memory")
+#define TILE_ZERO(tile)     __asm__ volatile("tilezero %%tmm" #tile : : : "memory")
+#define TILE_DOT(sum, a, b) __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #sum : : : "memory")
+
+/* Palette 1; all eight tiles have 16 rows of 64 bytes. */
+static const unsigned char configuration[64] = {
+    [0] = 1,   [16] = 64, [18] = 64, [20] = 64, [22] = 64, [24] = 64, [26] = 64, [28] = 64, [30] = 64,
+    [48] = 16, [49] = 16, [50] = 16, [51] = 16, [52] = 16, [53] = 16, [54] = 16, [55] = 16};
+
+static void begin(void)
+{
+    __asm__ volatile("ldtilecfg (%0)" : : "r"(configuration) : "memory");
+}
+
+static void end(void)
+{
+    __asm__ volatile("tilerelease" : : : "memory");
+}
+
+/* 32 x 32 sums. */
+static void multiply_square(int64_t depth, const uint16_t *a, int64_t a_stride, const uint16_t *b, int64_t b_step,
+                            float *c, int64_t c_stride, int add)
+{
+    const int64_t a_bytes = 2 * a_stride, c_bytes = 4 * c_stride;
+    float *low = c + 16 * c_stride;
+    if (add) {
+        TILE_LOAD(0, c, c_bytes);
+        TILE_LOAD(1, c + 16, c_bytes);
+        TILE_LOAD(2, low, c_bytes);
+        TILE_LOAD(3, low + 16, c_bytes);
+    } else {
+        TILE_ZERO(0);
+        TILE_ZERO(1);
+        TILE_ZERO(2);
+        TILE_ZERO(3);
+    }
+    for (int64_t k = 0; k < depth; k += 32, b += b_step) {
+        TILE_LOAD(6, b, 64);
+        TILE_LOAD(4, a + k, a_bytes);
+        TILE_DOT(0, 4, 6);
+        TILE_LOAD(7, b + 512, 64);
+        TILE_DOT(1, 4, 7);
+        TILE_LOAD(5, a + 16 * a_stride + k, a_bytes);
+        TILE_DOT(2, 5, 6);
+        TILE_DOT(3, 5, 7);
+    }
+    TILE_STORE(0, c, c_bytes);
+    TILE_STORE(1, c + 16, c_bytes);
+    TILE_STORE(2, low, c_bytes);
+    TILE_STORE(3, low + 16, c_bytes);
+}
+
+static void multiply(int64_t m, int64_t n, int64_t depth, const uint16_t *a, int64_t a_stride, const uint16_t *b,
+                     float *c, int add)
+{
+    for (int64_t i = 0; i < m; i += 32)
+        for (int64_t j = 0; j < n; j += 32)
+            multiply_square(depth, a + i * a_stride, a_stride, b + j / 16 * 512, n / 16 * 512, c + i * n + j, n, add);
+}
+
+#include "model/attention_pairs_tiles.h"
+
+const struct attention_pairs_code attention_pairs_amx = {"amx",   begin,        end,      pack,
+                                                         forward, row_products, backward, write};
+#endif
