@@ -353,6 +353,23 @@ static double reduce_exactly(int reduction, const float *x, int count)
     return top + log(sum);
 }
 
+/* As the tile machine does it: a logsumexp is three steps. */
+static void reduce_runs(const struct instruction_set *set, int reduction, const struct rows *r, int run)
+{
+    float top[ROOM], sum[ROOM];
+    if (reduction != REDUCE_LOGSUMEXP) {
+        set->reduce[reduction](r, run);
+        return;
+    }
+    struct rows part = *r;
+    part.out = top;
+    set->reduce[REDUCE_MAX](&part, run);
+    part.out = sum;
+    part.in[1] = top;
+    set->sum_exponentials(&part, run);
+    set->finish_runs(&(struct rows){.rows = 1, .width = (r->width + run - 1) / run, .out = r->out, .in = {sum, top}});
+}
+
 static void runs_reduce_to_what_they_hold_wherever_they_stand(void **state)
 {
     static const int runs[] = {1, 2, 3, 7, 8, 16, 31, 32, 48, 64, 100, 128, 300};
@@ -367,12 +384,12 @@ static void runs_reduce_to_what_they_hold_wherever_they_stand(void **state)
                 for (int j = 0; j < run; j++)
                     x[j] = x[j + run] = random_float(&seed);
                 struct rows r = {.rows = 1, .width = run + (run > 1 ? last : 1), .out = y, .in = {x}};
-                present.set[s]->reduce[reduction](&r, run);
+                reduce_runs(present.set[s], reduction, &r, run);
                 double bound = 1e-6 * run;
                 assert_true(fabs((double)y[0] - reduce_exactly(reduction, x, run)) <= bound);
                 assert_true(fabs((double)y[1] - reduce_exactly(reduction, x, run > 1 ? last : 1)) <= bound);
                 r.width = 2 * run;
-                present.set[s]->reduce[reduction](&r, run);
+                reduce_runs(present.set[s], reduction, &r, run);
                 assert_true(bits_of(y[0]) == bits_of(y[1]));
             }
 }
@@ -390,7 +407,7 @@ static void logsumexp_of_infinities_is_no_nan(void **state)
         for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
             float x[ROOM] = {rows[i].x[0], rows[i].x[1], rows[i].x[2]}, y[ROOM];
             struct rows r = {.rows = 1, .width = 3, .out = y, .in = {x}};
-            present.set[s]->reduce[REDUCE_LOGSUMEXP](&r, 3);
+            reduce_runs(present.set[s], REDUCE_LOGSUMEXP, &r, 3);
             assert_true(y[0] == rows[i].y);
             float sum[ROOM] = {0}, top[ROOM];
             for (int j = 0; j < ROOM; j++)

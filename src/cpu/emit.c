@@ -382,6 +382,43 @@ static enum reduction reduction_of(enum op op)
                                  : REDUCE_LOGSUMEXP;
 }
 
+/* A new value of the step's site and form; -1: no memory. */
+static int add_value_like(struct builder *b, const struct step *step)
+{
+    const int value = add_value(b, storage_of(step->site), step->form);
+    if (value >= 0)
+        b->plan->value[value].row_run = step->row_run;
+    return value;
+}
+
+/* The largest of each run, the sum of exponentials against it, and what both give together: three steps, each of which
+ * takes little time. */
+static coda_status emit_run_logsumexp(struct builder *b, const struct step *whole)
+{
+    struct step top = *whole, sum = *whole, finish = *whole;
+    const int form = b->plan->value[whole->result].form;
+    top.form = sum.form = form;
+    top.result = add_value_like(b, &top);
+    sum.result = add_value_like(b, &sum);
+    if (top.result < 0 || sum.result < 0)
+        return no_memory(b);
+    top.form = sum.form = 0; /* of what they read */
+    top.name = "max of run";
+    top.runs = b->plan->isa->reduce[REDUCE_MAX];
+    sum.name = "sum of exponentials";
+    sum.runs = b->plan->isa->sum_exponentials;
+    add_input(&sum, top.result);
+    finish.form = form;
+    finish.run = cpu_step_rows;
+    finish.rows = b->plan->isa->finish_runs;
+    finish.input[0] = sum.result;
+    add_input(&finish, top.result);
+    coda_status status = append_step(b, &top);
+    if (status == CODA_OK)
+        status = append_step(b, &sum);
+    return status == CODA_OK ? append_step(b, &finish) : status;
+}
+
 static coda_status emit_run_reduction(struct builder *b, int n)
 {
     const struct node *node = &b->graph->node[n];
@@ -394,9 +431,11 @@ static coda_status emit_run_reduction(struct builder *b, int n)
         return CODA_MEMORY;
     add_input(&step, input);
     step.run = cpu_step_runs;
+    step.length = run_length(b, node);
+    if (reduction_of(node->op) == REDUCE_LOGSUMEXP)
+        return emit_run_logsumexp(b, &step);
     step.runs = b->plan->isa->reduce[reduction_of(node->op)];
     step.form = 0; /* of what it reads */
-    step.length = run_length(b, node);
     return append_step(b, &step);
 }
 

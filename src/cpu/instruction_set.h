@@ -23,6 +23,11 @@ struct packing {
     pack_function *deep[DTYPE_COUNT], *wide[DTYPE_COUNT];
 };
 
+/* Other work that goes on beside a product, a little at a time. */
+struct companion {
+    void (*step)(struct companion *companion);
+};
+
 /* Multiplies packed panels: c[rows x columns] (+)= a[depth x rows]^T b[depth x columns], one chain of multiply-adds an
  * element, in increasing depth. */
 struct microkernel {
@@ -36,6 +41,10 @@ struct microkernel {
     struct packing side[2]; /* left, right */
     /* start: c is written, not added to; next: what is multiplied soon, to be brought nearer a few lines at a time */
     void (*run)(int64_t depth, const void *a, const void *b, float *c, int64_t stride, bool start, const void *next);
+    /* The same, with a step of the companion after every `depth` steps of K; NULL where the units that multiply are also those that
+     * other work needs. */
+    void (*run_beside)(int64_t depth, const void *a, const void *b, float *c, int64_t stride, bool start,
+                       const void *next, struct companion *companion);
     void (*begin)(void), (*end)(void); /* around the products of a tile, on its thread; may be NULL */
 };
 
@@ -91,7 +100,9 @@ struct instruction_set {
     rows_function *even, *odd, *join;           /* width: of the result */
     run_function *first, *second, *join_halves; /* run: h */
     run_function *expand;                       /* out[j] = in[j / run] */
-    run_function *reduce[REDUCTION_COUNT];      /* width: of the input; out: one value a run */
+    run_function *reduce[REDUCTION_COUNT];      /* width: of the input; out: one value a run; NULL for logsumexp: */
+    run_function *sum_exponentials; /* of in[0] - in[1], the largest of each run; 0 where that is not finite */
+    rows_function *finish_runs;     /* logsumexp of such sums in[0] and maxima in[1] */
     /* Along rows: adds the rows of in[0] one by one into out (sum or maximum) and, of logsumexp, out + top_offset. */
     void (*accumulate[REDUCTION_COUNT])(const struct rows *rows, float *top);
     void (*finish_logsumexp)(float *sum, const float *top, int width);

@@ -72,19 +72,24 @@ INLINE lanes finished_logsumexp(lanes sum, lanes top)
     return lanes_select(top - top == 0.0f, top + lanes_log(sum), top);
 }
 
-static void reduce_logsumexp(const struct rows *r, int run)
+static void sum_run_exponentials(const struct rows *r, int run)
 {
     for (int i = 0; i < r->rows; i++)
-        for (int first = 0, k = 0; first < r->width; k += LANES) {
-            float sum[LANES] = {0}, top[LANES] = {0};
-            for (int u = 0; u < LANES && first < r->width; u++, first += run) {
-                const float *x = r->in[0] + i * r->in_stride[0] + first;
-                int count = first + run < r->width ? run : r->width - first;
-                top[u] = maximum_of(x, count);
-                sum[u] = is_finite(top[u]) ? sum_of_exponentials(x, count, top[u]) : 0;
-            }
-            lanes_store(r->out + i * r->out_stride + k, finished_logsumexp(lanes_load(sum), lanes_load(top)));
+        for (int first = 0, k = 0; first < r->width; first += run, k++) {
+            const float *x = r->in[0] + i * r->in_stride[0] + first;
+            const float top = r->in[1][i * r->in_stride[1] + k];
+            const int count = first + run < r->width ? run : r->width - first;
+            r->out[i * r->out_stride + k] = is_finite(top) ? sum_of_exponentials(x, count, top) : 0;
         }
+}
+
+static void finish_run_logsumexp(const struct rows *r)
+{
+    for (int i = 0; i < r->rows; i++)
+        for (int j = 0; j < r->width; j += LANES)
+            lanes_store(r->out + i * r->out_stride + j,
+                        finished_logsumexp(lanes_load(r->in[0] + i * r->in_stride[0] + j),
+                                           lanes_load(r->in[1] + i * r->in_stride[1] + j)));
 }
 
 /* ---------------------------------------------------------------- whole rows, piece by piece */
