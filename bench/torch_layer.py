@@ -33,7 +33,7 @@ class ScheduleOptions(ctypes.Structure):
     _fields_ = [("size", ctypes.c_size_t), ("backward", ctypes.c_int), ("allow_passes", ctypes.c_int),
                 ("together", ctypes.c_int), ("keep_saved", ctypes.c_int), ("consumes", ctypes.c_char_p),
                 ("wide_axis", ctypes.c_char_p), ("row_axis", ctypes.c_char_p), ("chunk_rows", ctypes.c_int64),
-                ("kernels", ctypes.c_void_p)]
+                ("kernels", ctypes.c_void_p), ("wide_bytes", ctypes.c_int64)]
 
 
 class Value(ctypes.Structure):
@@ -324,9 +324,7 @@ def make_head(width, tokens, vocabulary, device):
 def head_schedule(library, x, w, g, t, chunk, device):
     tokens, width = x.shape
     inputs = dict(x=x, W=w, g=g, t=t.int(), dce=torch.full((tokens,), 1.0 / tokens, device=device))
-    options = dict(together=1, allow_passes=1)
-    if chunk:
-        options.update(wide_axis=b"V", chunk_rows=chunk)
+    options = dict(together=1, allow_passes=1, wide_axis=b"V", chunk_rows=chunk, wide_bytes=tokens * w.shape[0] * 2)
     return Schedule(library, library.parse(HEAD), dict(M=tokens, D=width, V=w.shape[0]), inputs, device, **options)
 
 
@@ -380,7 +378,7 @@ def main():
     parser.add_argument("--what", default="layer,head")
     parser.add_argument("--modes", default="eager,compile")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--chunk", type=int, default=0, help="rows of logits at once; 0: all")
+    parser.add_argument("--chunk", type=int, default=0, help="rows of logits at once; 0: what one bf16 matrix of them holds")
     parser.add_argument("--check-only", action="store_true")
     parser.add_argument("--no-check", action="store_true")
     args = parser.parse_args()

@@ -18,7 +18,8 @@ static const char help[] =
     "  --dims M=..,N=..  sizes; others are those of a layer (see --width, --tokens)\n"
     "  --width N         width of the layer (1024)\n"
     "  --tokens N        rows (1024)\n"
-    "  --chunk N         rows of the logits that exist at once (a multiple of 64; default: all)\n"
+    "  --chunk N         rows of the logits that exist at once (a multiple of 64; default: as many as 1 GiB holds)\n"
+    "  --launches        of a block, each launch of its schedule with the least time that its bytes or products take\n"
     "  --steady          back to back at the power limit, instead of in turns after a flush of "
     "the GPU's L2\n"
     "  --rounds N        how often each is timed (7)\n"
@@ -89,9 +90,10 @@ int command_bench(int argc, char **argv)
     struct arguments arguments = {.device = "cpu", .seed = 1};
     struct bench bench = {.arguments = &arguments};
     coda_error error;
-    int status =
-        read_arguments(&arguments, "json device dims param width tokens rounds seed program dtype threads steady chunk",
-                       help, argc, argv);
+    int status = read_arguments(&arguments,
+                                "json device dims param width tokens rounds seed program dtype threads steady chunk "
+                                "launches",
+                                help, argc, argv);
     if (status >= 0)
         return status;
     if (arguments.file_count == 0)

@@ -47,6 +47,8 @@ coda_status measure_errors(const struct bench *bench, const coda_program *progra
 
 int bench_block(struct bench *bench, const coda_program *block);
 int bench_layer(struct bench *bench);
+/* A row a launch of the schedule, instead of its steps against their products and chains (bench_launches.c). */
+int bench_launches(struct bench *bench, const coda_schedule *schedule, const coda_dims *dims, int64_t chunk);
 
 /* ---------------------------------------------------------------- schedules (schedule.c) */
 

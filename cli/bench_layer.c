@@ -206,12 +206,18 @@ static int bench_block_as(struct bench *bench, const coda_program *block, const 
                                      .backward = 1,
                                      .together = together,
                                      .keep_saved = !together,
-                                     .wide_axis = chunk ? "V" : NULL,
+                                     .wide_axis = together ? "V" : NULL,
                                      .chunk_rows = chunk};
     coda_status status =
         scheduled_new(&scheduled, bench->device, block, dims, &options, (uint64_t)bench->arguments->seed, &error);
     if (status != CODA_OK)
         return report("bench", &error);
+    chunk = coda_schedule_chunk_rows(scheduled.schedule);
+    if (bench->arguments->launches) {
+        int status_of_launches = bench_launches(bench, scheduled.schedule, dims, chunk);
+        scheduled_free(&scheduled);
+        return status_of_launches;
+    }
     int steps = bench_steps(bench, scheduled.schedule, dims, chunk, &worst);
     int phases = bench_phases(bench, &scheduled, block, dims, chunk, together, &worst);
     scheduled_free(&scheduled);

@@ -114,11 +114,12 @@ static int tune_block(struct tuner *tuner, const coda_program *block)
     coda_schedule_options options = {.size = sizeof options,
                                      .backward = 1,
                                      .together = vocabulary,
-                                     .wide_axis = chunk ? "V" : NULL,
+                                     .wide_axis = vocabulary ? "V" : NULL,
                                      .chunk_rows = chunk};
     if (coda_schedule_create(tuner->device, block, &dims, &options, &schedule, &error) != CODA_OK)
         return report(tuner->arguments->command, &error);
     result = EXIT_GOOD;
+    chunk = coda_schedule_chunk_rows(schedule);
     for (int i = 0; i < coda_schedule_step_count(schedule); i++) {
         coda_step step;
         coda_dims sizes;

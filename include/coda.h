@@ -378,8 +378,12 @@ typedef struct coda_schedule_options {
                             * chunk_rows rows at a time, forward and backward together, and such a matrix has memory for
                             * so many rows. With `backward` this implies `together`. NULL: all rows at once */
     const char *row_axis;  /* NULL: "M" */
-    int64_t chunk_rows;    /* a multiple of 64 */
+    int64_t chunk_rows;    /* a multiple of 64. 0: as few chunks of equal size as wide_bytes allows */
     const coda_options *kernels; /* options of every kernel; NULL: the defaults */
+    int64_t
+        wide_bytes; /* with chunk_rows 0: the most that one matrix [row_axis, wide_axis] may take; the size of wide_axis
+                         * must be given. 0: 1 GiB. Each chunk more reads and writes the f32 gradient of the weight along
+                         * wide_axis once more, and its products are smaller */
 } coda_schedule_options;
 
 /* Derives the programs of `block`, compiles them and plans their memory. May compile, tune and allocate.
@@ -437,6 +441,8 @@ typedef struct coda_step {
     const int *value;
 } coda_step;
 CODA_API int coda_schedule_step_count(const coda_schedule *schedule);
+/* Rows at a time of the steps that are chunked. 0: there are none. */
+CODA_API int64_t coda_schedule_chunk_rows(const coda_schedule *schedule);
 CODA_API coda_status coda_schedule_step(const coda_schedule *schedule, int index, coda_step *step);
 
 /* The sizes of value `index` under `dims`; shape[0..rank-1] is set. */

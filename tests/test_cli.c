@@ -254,6 +254,8 @@ static void json_output_is_an_object_a_line(void **state)
         {"bench --json --rounds 1 --steady --dims M=64,N=64 square_sum", "\"steady\"", 1},
         {"bench --json --rounds 1 --width 128 --tokens 128 --chunk 64 --dims V=512 blocks/llama3_head.coda",
          "\"memory\"", 9},
+        {"bench --json --rounds 1 --launches --width 128 --tokens 128 --chunk 64 --dims V=512 blocks/llama3_head.coda",
+         "\"floor_ms\"", 11},
         {"bench --json --rounds 1 --width 128 --tokens 64 layer", "\"peak_share\"", 25},
     };
     (void)state;

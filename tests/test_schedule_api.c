@@ -152,6 +152,52 @@ static void kept_values_can_be_looked_at(void **state)
     close_trial(&t);
 }
 
+static void chunks_are_as_few_as_memory_allows_and_of_equal_size(void **state)
+{
+    static const struct {
+        int64_t rows, bytes, expected; /* a row of logits has 260 bytes */
+    } rows[] = {{640, 0, 640},
+                {640, 260 * 640, 640},
+                {640, 260 * 639, 320},
+                {640, 260 * 200, 192},
+                {640, 1, 64},
+                {1, 0, 64},
+                {0, 260 * 1000, 960},
+                {0, 260 * 3000, 2816},
+                {16384, 260 * 16384, 16384},
+                {16384, 260 * 9000, 8192},
+                {16000, 260 * 9000, 8192}};
+    (void)state;
+    const coda_module *blocks_module;
+    coda_device *device;
+    coda_error error;
+    check(coda_standard_blocks(&blocks_module, &error), &error);
+    check(coda_device_open("cpu", &device, &error), &error);
+    const coda_program *block = coda_module_find(blocks_module, "llama3_end");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        coda_dims dims = dims_of(block, rows[i].rows);
+        coda_schedule_options options = with_backward();
+        coda_schedule *schedule = NULL;
+        options.wide_axis = "V";
+        options.wide_bytes = rows[i].bytes;
+        check(coda_schedule_create(device, block, &dims, &options, &schedule, &error), &error);
+        if (coda_schedule_chunk_rows(schedule) != rows[i].expected)
+            fail_msg("row %zu: %lld rows at a time", i, (long long)coda_schedule_chunk_rows(schedule));
+        coda_schedule_free(schedule);
+    }
+    coda_dims unknown = {0};
+    coda_schedule_options options = with_backward();
+    coda_schedule *schedule = NULL;
+    options.wide_axis = "V";
+    for (int i = 0; i < dims_of(block, 0).count; i++)
+        if (strcmp(dims_of(block, 0).item[i].axis, "V") != 0)
+            unknown.item[unknown.count++] = dims_of(block, 0).item[i];
+    assert_int_equal(coda_schedule_create(device, block, &unknown, &options, &schedule, &error), CODA_INVALID);
+    assert_non_null(strstr(error.message, "size of axis V"));
+    assert_null(schedule);
+    coda_device_close(device);
+}
+
 /* ---------------------------------------------------------------- refusals */
 
 static void wrong_options_are_refused(void **state)
@@ -168,7 +214,8 @@ static void wrong_options_are_refused(void **state)
          "llama3_end",
          "has no axis R"},
         {{.size = sizeof(coda_schedule_options), .wide_axis = "V", .chunk_rows = 100}, "llama3_end", "multiple of 64"},
-        {{.size = sizeof(coda_schedule_options), .wide_axis = "V"}, "llama3_end", "multiple of 64"},
+        {{.size = sizeof(coda_schedule_options), .wide_axis = "V", .wide_bytes = -1}, "llama3_end", "wide_bytes is -1"},
+        {{.size = sizeof(coda_schedule_options), .wide_axis = "P"}, "llama3", "no value has the axes"},
         {{.size = sizeof(coda_schedule_options), .wide_axis = "P", .chunk_rows = 64},
          "llama3",
          "no value has the axes"},
@@ -324,6 +371,7 @@ int main(void)
         cmocka_unit_test(steps_come_in_order),
         cmocka_unit_test(the_report_tells_the_bytes_of_the_schedule),
         cmocka_unit_test(kept_values_can_be_looked_at),
+        cmocka_unit_test(chunks_are_as_few_as_memory_allows_and_of_equal_size),
         cmocka_unit_test(wrong_options_are_refused),
         cmocka_unit_test(a_wrong_launch_is_refused_and_writes_nothing),
     };

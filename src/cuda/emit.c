@@ -299,25 +299,31 @@ static void emit_whole(struct emitter *e, int index, const struct place *at, con
     int position = in->shape.dim[0].axis == node->axis ? 0 : 1;
     char line[160];
     const char *count = in->shape.rank == 2 ? (position ? "columns" : "rows") : "rows";
-    if (in->shape.rank == 1)
+    if (in->shape.rank == 1) {
         define(e, level, index, name, "whole_%s_%s(P.t[%d].data, P.t[%d].rows, 1)", kind, type, in->index, in->index);
-    else if (position == 1) {
+    } else if (position == 1) {
         /* One value a row of the operand, which is a row or a column of the tile. */
+        bool is_long = e->plan->form->column_axis < 0 && at->region == AT_ROW && !strcmp(type, "f32");
         if (at->region == AT_ROW)
             snprintf(line, sizeof line, "(long)m");
         else if (at->region == AT_FINISH || at->region == AT_TOTALS)
             snprintf(line, sizeof line, "(long)n");
         else
             snprintf(line, sizeof line, "CLAMP(%s + %s, P.t[%d].rows)", at->column, at->x, in->index);
-        define(e, level, index, name, "whole_%s_%s(P.t[%d].data + %s * P.t[%d].stride * SIZE_%s, P.t[%d].%s, 1)", kind,
-               type, in->index, line, in->index, type, in->index, count);
-    } else if (at->region == AT_TOTALS)
+        if (is_long)
+            define(e, level, index, name, "long_%s(P.t[%d].data + %s * P.t[%d].stride * 4, P.t[%d].columns)", kind,
+                   in->index, line, in->index, in->index);
+        else
+            define(e, level, index, name, "whole_%s_%s(P.t[%d].data + %s * P.t[%d].stride * SIZE_%s, P.t[%d].%s, 1)",
+                   kind, type, in->index, line, in->index, type, in->index, count);
+    } else if (at->region == AT_TOTALS) {
         emit_total(e, index, level, name);
-    else
+    } else {
         define(e, level, index, name,
                "whole_%s_%s(P.t[%d].data + CLAMP(%s + %s, P.t[%d].columns) * SIZE_%s, P.t[%d].rows, P.t[%d].stride)",
                kind, type, in->index, at->region == AT_FINISH ? "n" : at->column, at->region == AT_FINISH ? "0" : at->x,
                in->index, type, in->index, in->index);
+    }
 }
 
 /* A finished run: of the group's registers, or the total at the end of a run of rows. */

@@ -7,6 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Rows of chunks: runs of rows end at the first, the tiles of a GPU's products at the second. */
+enum { CHUNK_UNIT = 64, TILE_UNIT = 256 };
+
 /* ---------------------------------------------------------------- making */
 
 static coda_status take_options(const coda_schedule_options *from, coda_schedule_options *to, coda_error *error)
@@ -24,44 +27,110 @@ static coda_status take_options(const coda_schedule_options *from, coda_schedule
     return CODA_OK;
 }
 
+/* Bytes of an element of the widest matrix over both axes; 1: there is none, or runs of one alone. */
+static size_t wide_element(const struct unit *unit, const coda_schedule_options *options)
+{
+    size_t widest = 1;
+    for (int p = 0; p < unit->count; p++) {
+        const struct graph *graph = unit->graph[p];
+        int row = graph_find_axis(graph, options->row_axis), wide = graph_find_axis(graph, options->wide_axis);
+        for (int o = 0; o < graph->operand_count && row >= 0 && wide >= 0; o++) {
+            const struct shape *shape = &graph->operand[o].shape;
+            size_t size = coda_dtype_size(graph->operand[o].dtype);
+            bool both = shape->rank == 2 && shape->dim[0].axis == row && shape->dim[1].axis == wide &&
+                        shape->dim[1].form == DIM_WHOLE;
+            if (both && size > widest)
+                widest = size;
+        }
+    }
+    return widest;
+}
+
+/* As few chunks as the memory for one matrix allows, of equal size. */
+static coda_status choose_chunk(const coda_schedule *schedule, const struct unit *programs,
+                                const coda_schedule_options *options, int64_t *rows, coda_error *error)
+{
+    const struct graph *block = schedule->block;
+    if (options->wide_bytes < 0)
+        return fail(error, CODA_INVALID, "%s: wide_bytes is %lld; expected a number of bytes, or 0 for 1 GiB",
+                    block->name, (long long)options->wide_bytes);
+    *rows = options->chunk_rows ? options->chunk_rows : CHUNK_UNIT;
+    if (!options->wide_axis || options->chunk_rows)
+        return CODA_OK;
+    int wide = graph_find_axis(block, options->wide_axis), row = graph_find_axis(block, options->row_axis);
+    int64_t element = (int64_t)wide_element(programs, options);
+    if (wide < 0 || row < 0) /* the plan says so */
+        return CODA_OK;
+    int64_t bytes = options->wide_bytes ? options->wide_bytes : (int64_t)1 << 30;
+    int64_t columns = schedule->fixed_size[wide], all = schedule->fixed_size[row];
+    if (columns < 1)
+        return fail(error, CODA_INVALID,
+                    "%s: chunks are chosen by the size of axis %s, which is not given; give it, or chunk_rows",
+                    block->name, options->wide_axis);
+    int64_t most = bytes / element / columns;
+    int64_t unit = most >= 8 * TILE_UNIT && (!all || all >= 8 * TILE_UNIT) ? TILE_UNIT : CHUNK_UNIT;
+    most = most > INT32_MAX ? INT32_MAX : most;
+    most = most < unit ? unit : most / unit * unit;
+    int64_t chunks = all > 0 ? (all + most - 1) / most : 1, each = all > 0 ? (all + chunks - 1) / chunks : most;
+    *rows = (each + unit - 1) / unit * unit;
+    return CODA_OK;
+}
+
 static coda_status plan(coda_schedule *schedule, const coda_schedule_options *options, coda_error *error)
 {
     const coda_rewrite_options rewrite = {.backward = options->backward, .allow_passes = options->allow_passes};
-    const struct plan_options planning = {.together = options->together,
-                                          .keep_saved = options->keep_saved,
-                                          .consumed = options->consumes,
-                                          .wide_axis = options->wide_axis,
-                                          .row_axis = options->row_axis,
-                                          .chunk_rows = options->chunk_rows};
+    struct plan_options planning = {.together = options->together,
+                                    .keep_saved = options->keep_saved,
+                                    .consumed = options->consumes,
+                                    .wide_axis = options->wide_axis,
+                                    .row_axis = options->row_axis};
     struct rewritten made;
     struct complaint why = {0};
     coda_status status = rewrite_apart(schedule->block, &rewrite, &made, NULL, error);
     if (status != CODA_OK)
         return status;
     schedule->unit = made.unit;
-    if (!memory_plan_make(&schedule->plan, &made.unit, made.forward, schedule->block, made.backward, &planning, &why))
+    status = choose_chunk(schedule, &made.unit, options, &planning.chunk_rows, error);
+    if (status == CODA_OK &&
+        !memory_plan_make(&schedule->plan, &made.unit, made.forward, schedule->block, made.backward, &planning, &why))
         status = fail_complaint(error, &why);
     graph_free(made.backward);
     return status;
 }
 
-/* The dims that a program has, but for the rows of chunks. */
-static void dims_of_program(const coda_schedule *schedule, const struct graph *graph, coda_dims *dims)
+/* Rows that every launch of the program has; 0: chunks differ, or the number is not given. */
+static int64_t rows_of_program(const coda_schedule *schedule, int program)
 {
+    const struct memory_plan *plan = &schedule->plan;
+    int64_t rows = schedule->fixed_size[plan->row_axis], chunk = plan->chunk_rows;
+    for (int s = 0; s < plan->step_count; s++)
+        if (plan->step[s].program == program && plan->step[s].chunked)
+            return rows <= chunk ? rows : rows % chunk ? 0 : chunk;
+    return rows;
+}
+
+/* The dims that a program has, so that what was measured for them is found. */
+static void dims_of_program(const coda_schedule *schedule, int program, coda_dims *dims)
+{
+    const struct graph *graph = schedule->unit.graph[program];
     dims->count = 0;
     for (int i = 0; i < graph->axis_count; i++) {
         int axis = graph_find_axis(schedule->block, graph->axis[i].name);
-        bool given = axis >= 0 && schedule->fixed_size[axis] > 0 && graph->axis[i].term_count == 0;
-        if (!given || (axis == schedule->plan.row_axis && !axis_is_fixed(graph, i)))
+        int64_t size = axis >= 0 && graph->axis[i].term_count == 0 ? schedule->fixed_size[axis] : 0;
+        if (size > 0 && axis == schedule->plan.row_axis && !axis_is_fixed(graph, i))
+            size = rows_of_program(schedule, program);
+        if (size < 1)
             continue;
         dims->item[dims->count].axis = graph->axis[i].name;
-        dims->item[dims->count++].size = schedule->fixed_size[axis];
+        dims->item[dims->count++].size = size;
     }
 }
 
-static coda_status make_kernel(const coda_schedule *schedule, struct schedule_kernel *made, struct graph *graph,
-                               const coda_options *options, coda_error *error)
+static coda_status make_kernel(const coda_schedule *schedule, int program, const coda_options *options,
+                               coda_error *error)
 {
+    struct schedule_kernel *made = &schedule->kernel[program];
+    struct graph *graph = schedule->unit.graph[program];
     coda_dims dims;
     made->program.graph = graph;
     made->parameter = calloc((size_t)graph->parameter_count + 1, sizeof *made->parameter);
@@ -77,7 +146,7 @@ static coda_status make_kernel(const coda_schedule *schedule, struct schedule_ke
                         graph->parameter[i].name);
         made->parameter[i] = found;
     }
-    dims_of_program(schedule, graph, &dims);
+    dims_of_program(schedule, program, &dims);
     return coda_kernel_create(schedule->device, &made->program, &dims, options, &made->kernel, error);
 }
 
@@ -100,8 +169,7 @@ struct making {
 static void make_one(void *context, int64_t index)
 {
     const struct making *m = context;
-    m->status[index] = make_kernel(m->schedule, &m->schedule->kernel[index], m->schedule->unit.graph[index], m->options,
-                                   &m->error[index]);
+    m->status[index] = make_kernel(m->schedule, (int)index, m->options, &m->error[index]);
 }
 
 static coda_status make_all(coda_schedule *schedule, int count, const coda_options *options, coda_error *error)
@@ -284,6 +352,11 @@ const char *coda_schedule_parameter(const coda_schedule *schedule, int index, do
 int coda_schedule_step_count(const coda_schedule *schedule)
 {
     return schedule->plan.step_count;
+}
+
+int64_t coda_schedule_chunk_rows(const coda_schedule *schedule)
+{
+    return schedule->plan.chunk_end > schedule->plan.chunk_first ? schedule->plan.chunk_rows : 0;
 }
 
 coda_status coda_schedule_step(const coda_schedule *schedule, int index, coda_step *step)

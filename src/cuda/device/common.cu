@@ -479,6 +479,40 @@ WHOLE(f16)
 WHOLE(e4m3)
 WHOLE(e5m2)
 
+/* The same in the same order, four numbers a load where they allow it: programs of row vectors, whose threads each read a
+ * long row. */
+#define LONG(name, first, combine, of)                                                                                 \
+    INLINE float name(const char *p, int count, float shift)                                                           \
+    {                                                                                                                  \
+        float y = first;                                                                                               \
+        int i = 0;                                                                                                     \
+        if (((u64)p & 15) == 0)                                                                                        \
+            _Pragma("unroll 8") for (; i + 4 <= count; i += 4)                                                         \
+            {                                                                                                          \
+                u32 w[4];                                                                                              \
+                load_cached_16(w, p + 4 * i);                                                                          \
+                UNROLL for (int k = 0; k < 4; k++) y = combine(y, of(__uint_as_float(w[k]), shift));                   \
+            }                                                                                                          \
+        for (; i < count; i++) y = combine(y, of(load_f32(p, i), shift));                                              \
+        return y;                                                                                                      \
+    }
+INLINE float itself(float x, float) { return x; }
+INLINE float size_of_it(float x, float) { return coda_abs(x); }
+INLINE float shifted_exp(float x, float shift) { return coda_exp(x - shift); }
+LONG(long_total, 0.0f, coda_add, itself)
+LONG(long_largest, -INFINITE, coda_max, itself)
+LONG(long_largest_size, 0.0f, coda_max, size_of_it)
+LONG(long_exponentials, 0.0f, coda_add, shifted_exp)
+INLINE float long_sum(const char *p, int count) { return long_total(p, count, 0.0f); }
+INLINE float long_max(const char *p, int count) { return long_largest(p, count, 0.0f); }
+INLINE float long_absmax(const char *p, int count) { return long_largest_size(p, count, 0.0f); }
+INLINE float long_logsumexp(const char *p, int count)
+{
+    const float largest = long_max(p, count);
+    Online o = {largest, long_exponentials(p, count, online_shift(largest))};
+    return online_finish(o);
+}
+
 /* ---------------------------------------------------------------- shared memory and its copies */
 
 INLINE u32 shared_address(const void *p)
