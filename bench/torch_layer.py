@@ -9,7 +9,7 @@ than 1.25 times PyTorch's bf16. Then all variants are timed in turns, 256 MB wri
 coda's schedule; PyTorch eager and torch.compile; and the bare products of the layer through torch.mm (cuBLAS).
 
 A layer goes from the attention's output to the next rotated q, k, v. PyTorch gets gate/up and q/k/v as one matrix each, which
-is its fastest form; coda gets them as a checkpoint stores them. PyTorch makes weight gradients in bf16; coda adds them up in f32.
+is its fastest form; coda gets them as a checkpoint stores them. Weight gradients are written, not added to: bf16 by PyTorch, f32 by coda.
 One JSON line a row; `memory` is the peak in bytes beyond inputs, results and gradients (PyTorch: beyond inputs)."""
 import argparse, ctypes, json, os, statistics, sys, time
 import torch
@@ -33,7 +33,8 @@ class ScheduleOptions(ctypes.Structure):
     _fields_ = [("size", ctypes.c_size_t), ("backward", ctypes.c_int), ("allow_passes", ctypes.c_int),
                 ("together", ctypes.c_int), ("keep_saved", ctypes.c_int), ("consumes", ctypes.c_char_p),
                 ("wide_axis", ctypes.c_char_p), ("row_axis", ctypes.c_char_p), ("chunk_rows", ctypes.c_int64),
-                ("kernels", ctypes.c_void_p), ("wide_bytes", ctypes.c_int64)]
+                ("kernels", ctypes.c_void_p), ("wide_bytes", ctypes.c_int64),
+                ("overwrite", ctypes.c_int)]
 
 
 class Value(ctypes.Structure):
@@ -169,7 +170,7 @@ def layer_schedule(library, p, table, position, gradients, width, tokens, head, 
                   Wk=p["wqkv"][width:2 * width], Wv=p["wqkv"][2 * width:], g0=p["g0"], g1=p["g1"], table=table,
                   pos=position, dX=gradients[0], dQKV=gradients[1])
     dims = dict(M=tokens, A=width, D=width, F=f, Q=width, E=width, P=8192, H=head)
-    return Schedule(library, library.standard_block("llama3"), dims, inputs, device, keep_saved=1)
+    return Schedule(library, library.standard_block("llama3"), dims, inputs, device, keep_saved=1, overwrite=1)
 
 
 def layer_results(s):
@@ -324,7 +325,7 @@ def make_head(width, tokens, vocabulary, device):
 def head_schedule(library, x, w, g, t, chunk, device):
     tokens, width = x.shape
     inputs = dict(x=x, W=w, g=g, t=t.int(), dce=torch.full((tokens,), 1.0 / tokens, device=device))
-    options = dict(together=1, allow_passes=1, wide_axis=b"V", chunk_rows=chunk, wide_bytes=tokens * w.shape[0] * 2)
+    options = dict(together=1, allow_passes=1, overwrite=1, wide_axis=b"V", chunk_rows=chunk, wide_bytes=tokens * w.shape[0] * 2)
     return Schedule(library, library.parse(HEAD), dict(M=tokens, D=width, V=w.shape[0]), inputs, device, **options)
 
 

@@ -384,6 +384,8 @@ typedef struct coda_schedule_options {
         wide_bytes; /* with chunk_rows 0: the most that one matrix [row_axis, wide_axis] may take; the size of wide_axis
                          * must be given. 0: 1 GiB. Each chunk more reads and writes the f32 gradient of the weight along
                          * wide_axis once more, and its products are smaller */
+    int overwrite;      /* 1: gradients that would be added to what is there are written over it, so that it is neither
+                         * set to 0 nor read: for the first of the launches whose gradients add up */
 } coda_schedule_options;
 
 /* Derives the programs of `block`, compiles them and plans their memory. May compile, tune and allocate.
@@ -418,7 +420,7 @@ typedef struct coda_value {
     int rank;
     char dim[2][64]; /* sizes as text: "M", "N/128" */
     int phases;      /* that use it: a launch of one of them needs it */
-    int accumulated; /* 1: a result that is added to, so the caller sets it to 0 first */
+    int accumulated; /* 1: a result that is added to, so the caller sets it to 0 first (not with `overwrite`) */
     const char *of;  /* a gradient: the names of what it belongs to, separated by commas; else NULL */
     int optional;    /* 1: a gradient that has a program of its own, which does not run where its data is NULL */
 } coda_value;

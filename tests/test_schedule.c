@@ -227,6 +227,56 @@ static void gradients_that_nobody_wants_are_left_out(void **state)
     close_trial(&t);
 }
 
+/* Nothing is set to 0 before, and a second launch gives what the first gave. */
+static void gradients_may_be_written_over_what_is_there(void **state)
+{
+    (void)state;
+    for (size_t b = 0; b < sizeof blocks / sizeof *blocks; b++) {
+        struct block_trial t;
+        struct running r;
+        coda_schedule_options options = with_backward();
+        options.allow_passes = options.overwrite = options.together = 1;
+        open_trial(&t, "cpu", blocks[b].name, CODA_BF16, 70, 1);
+        open_running(&r, &t, &options);
+        for (int i = 0; i < r.count; i++) {
+            coda_value value;
+            assert_int_equal(coda_schedule_value(r.schedule, i, &value), CODA_OK);
+            assert_int_equal(value.accumulated, 0);
+        }
+        for (int i = 0; i < 2; i++) {
+            launch(&r, CODA_FORWARD | CODA_BACKWARD);
+            compare(&r, &t, 0, CODA_FORWARD | CODA_BACKWARD);
+        }
+        close_running(&r);
+        close_trial(&t);
+    }
+}
+
+static void the_first_rows_write_and_later_ones_add(void **state)
+{
+    (void)state;
+    struct block_trial t;
+    struct running adds, writes;
+    coda_schedule_options options = with_backward();
+    options.wide_axis = "V";
+    options.chunk_rows = 64;
+    open_trial(&t, "cpu", "llama3_end", CODA_BF16, 200, 1);
+    open_running(&adds, &t, &options);
+    options.overwrite = 1;
+    open_running(&writes, &t, &options);
+    launch(&adds, CODA_FORWARD | CODA_BACKWARD);
+    for (int i = 0; i < 2; i++) {
+        launch(&writes, CODA_FORWARD | CODA_BACKWARD);
+        for (int k = 0; k < adds.own.count; k++) {
+            coda_tensor *a = &adds.own.item[k].tensor;
+            assert_memory_equal(a->data, operand(&writes, adds.own.item[k].name)->data, bytes_of(a));
+        }
+    }
+    close_running(&adds);
+    close_running(&writes);
+    close_trial(&t);
+}
+
 /* ---------------------------------------------------------------- the programs that people wrote */
 
 /* One layer by the standard programs, operands under the names that the compiler gives. */
@@ -414,6 +464,8 @@ int main(void)
         cmocka_unit_test(what_is_kept_serves_a_second_backward_if_asked),
         cmocka_unit_test(results_may_take_the_place_of_what_was_read),
         cmocka_unit_test(gradients_that_nobody_wants_are_left_out),
+        cmocka_unit_test(gradients_may_be_written_over_what_is_there),
+        cmocka_unit_test(the_first_rows_write_and_later_ones_add),
         cmocka_unit_test(the_derived_layer_agrees_with_the_written_programs),
         cmocka_unit_test(several_threads_may_launch_one_schedule),
         cmocka_unit_test(random_blocks_give_the_bits_of_their_programs),

@@ -147,15 +147,30 @@ static coda_status make_kernel(const coda_schedule *schedule, int program, const
         made->parameter[i] = found;
     }
     dims_of_program(schedule, program, &dims);
-    return coda_kernel_create(schedule->device, &made->program, &dims, options, &made->kernel, error);
+    coda_status status = CODA_OK;
+    bool again = false; /* for later rows, which add */
+    for (int s = 0; s < schedule->plan.step_count && status == CODA_OK && schedule->overwrite; s++)
+        if (schedule->plan.step[s].program == program) {
+            status = step_written(schedule, s, graph, &made->written, error);
+            again = schedule->plan.step[s].chunked;
+        }
+    const coda_program writing = {made->written};
+    if (made->written && !again)
+        made->program = writing;
+    else if (status == CODA_OK && made->written)
+        status = coda_kernel_create(schedule->device, &writing, &dims, options, &made->writes, error);
+    if (status == CODA_OK)
+        status = coda_kernel_create(schedule->device, &made->program, &dims, options, &made->kernel, error);
+    return status;
 }
 
-static bool sums_vectors(const coda_schedule *schedule)
+/* A step that sums runs of a vector's gradient; -1: none does. */
+static int find_sum(const coda_schedule *schedule)
 {
     for (int s = 0; s < schedule->plan.step_count; s++)
         if (schedule->plan.step[s].program < 0)
-            return true;
-    return false;
+            return s;
+    return -1;
 }
 
 /* The kernels of a schedule, compiled side by side: a cold GPU kernel takes seconds. */
@@ -200,7 +215,8 @@ static coda_status make_kernels(coda_schedule *schedule, const coda_options *opt
     if (!schedule->kernel)
         return fail_memory(error, "the kernels of a schedule", (size_t)count * sizeof *schedule->kernel);
     status = make_all(schedule, count, options, error);
-    if (status != CODA_OK || !sums_vectors(schedule))
+    int sum_step = find_sum(schedule);
+    if (status != CODA_OK || sum_step < 0)
         return status;
     status = coda_standard_module(&standard, error);
     if (status != CODA_OK)
@@ -208,8 +224,15 @@ static coda_status make_kernels(coda_schedule *schedule, const coda_options *opt
     const coda_program *sum = coda_module_find(standard, "column_sum");
     if (!sum)
         return fail(error, CODA_UNSUPPORTED, "the library was built without the program column_sum");
-    schedule->kernel[count].program.graph = sum->graph;
-    return coda_kernel_create(schedule->device, sum, NULL, NULL, &schedule->kernel[count].kernel, error);
+    struct schedule_kernel *made = &schedule->kernel[count];
+    made->program.graph = sum->graph;
+    status = coda_kernel_create(schedule->device, sum, NULL, NULL, &made->kernel, error);
+    if (status == CODA_OK && schedule->overwrite)
+        status = step_written(schedule, sum_step, sum->graph, &made->written, error);
+    const coda_program writing = {made->written};
+    if (status == CODA_OK && made->written)
+        status = coda_kernel_create(schedule->device, &writing, NULL, NULL, &made->writes, error);
+    return status;
 }
 
 /* What the gradient `name` belongs to: an `in`, or the parts of a stack. NULL: neither. */
@@ -265,6 +288,7 @@ coda_status coda_schedule_create(coda_device *device, const coda_program *block,
     made->device = device;
     made->together = taken.together;
     made->backward = taken.backward;
+    made->overwrite = taken.overwrite;
     made->block = graph_copy(block->graph);
     status = made->block ? CODA_OK : fail_memory(error, "a copy of the block", sizeof *made->block);
     if (status == CODA_OK)
@@ -292,6 +316,8 @@ void coda_schedule_free(coda_schedule *schedule)
         return;
     for (int i = 0; schedule->kernel && i <= schedule->unit.count; i++) {
         coda_kernel_free(schedule->kernel[i].kernel);
+        coda_kernel_free(schedule->kernel[i].writes);
+        graph_free(schedule->kernel[i].written);
         free(schedule->kernel[i].parameter);
     }
     for (int v = 0; schedule->of && v < schedule->plan.caller_count; v++)
@@ -330,7 +356,7 @@ coda_status coda_schedule_value(const coda_schedule *schedule, int index, coda_v
                           .dtype = v->dtype,
                           .rank = v->shape.rank,
                           .phases = (v->used[0] ? CODA_FORWARD : 0) | (v->used[1] ? CODA_BACKWARD : 0),
-                          .accumulated = v->accumulated,
+                          .accumulated = v->accumulated && !schedule->overwrite,
                           .optional = v->optional,
                           .of = index < schedule->plan.caller_count ? schedule->of[index] : NULL};
     for (int i = 0; i < v->shape.rank; i++)
@@ -376,5 +402,8 @@ double coda_schedule_bytes_moved(const coda_schedule *schedule)
     for (int i = 0; i <= schedule->unit.count; i++)
         if (schedule->kernel[i].kernel)
             bytes += coda_kernel_bytes_moved(schedule->kernel[i].kernel);
+    for (int i = 0; i <= schedule->unit.count; i++)
+        if (schedule->kernel[i].writes)
+            bytes += coda_kernel_bytes_moved(schedule->kernel[i].writes);
     return bytes;
 }

@@ -10,13 +10,15 @@ struct schedule_kernel {
     coda_program program;
     coda_kernel *kernel;
     int *parameter;
+    struct graph *written; /* overwrite: the program with sums that are written, not added to; NULL: there are none */
+    coda_kernel *writes;
 };
 
 struct coda_schedule {
     coda_device *device;
     struct graph *block; /* own copy */
     int64_t fixed_size[MAX_AXES];
-    bool backward, together;
+    bool backward, together, overwrite;
     struct memory_plan plan;
     struct unit unit;               /* the programs; the plan's steps count in it */
     struct schedule_kernel *kernel; /* one a program of the unit, then column_sum */
@@ -30,6 +32,13 @@ struct slot_layout {
     size_t offset[MAX_SLOTS];
     size_t saved, scratch;
 };
+
+/* schedule_overwrite.c */
+/* Does the step write the value at operand `index`, which it would add to, before any other step does? */
+bool step_writes_first(const coda_schedule *schedule, int step, int index);
+/* A copy of the step's program that writes such outs; NULL in *written: it has none. */
+coda_status step_written(const coda_schedule *schedule, int step, const struct graph *graph, struct graph **written,
+                         coda_error *error);
 
 /* schedule_memory.c */
 /* Slots that the phases do not use may have unknown sizes. */

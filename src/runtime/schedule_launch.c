@@ -39,9 +39,18 @@ static coda_tensor some_rows(const struct running *r, int value, coda_tensor ten
     return tensor;
 }
 
-static coda_status launch_program(const struct running *r, const struct plan_step *step, int64_t first, int64_t count,
-                                  coda_error *error)
+/* The kernel of a step for rows from `first` on. */
+static coda_kernel *kernel_of(const struct running *r, int step, int64_t first)
 {
+    const struct plan_step *s = &r->schedule->plan.step[step];
+    const struct schedule_kernel *kernel = &r->schedule->kernel[s->program < 0 ? r->schedule->unit.count : s->program];
+    bool writes = kernel->writes && first == 0 && (s->program >= 0 || step_writes_first(r->schedule, step, 1));
+    return writes ? kernel->writes : kernel->kernel;
+}
+
+static coda_status launch_program(const struct running *r, int index, int64_t first, int64_t count, coda_error *error)
+{
+    const struct plan_step *step = &r->schedule->plan.step[index];
     const struct schedule_kernel *kernel = &r->schedule->kernel[step->program];
     coda_tensor tensor[MAX_OPERANDS];
     double parameter[MAX_OPERANDS];
@@ -52,18 +61,18 @@ static coda_status launch_program(const struct running *r, const struct plan_ste
     }
     for (int i = 0; i < kernel->program.graph->parameter_count; i++)
         parameter[i] = r->parameter[kernel->parameter[i]];
-    return coda_kernel_launch(kernel->kernel, tensor, step->count, parameter, r->stream, error);
+    return coda_kernel_launch(kernel_of(r, index, first), tensor, step->count, parameter, r->stream, error);
 }
 
 /* The runs [M/64, N] as rows of the vector's length: a repeated vector has several in each run. */
-static coda_status launch_sum(const struct running *r, const struct plan_step *step, coda_error *error)
+static coda_status launch_sum(const struct running *r, int index, coda_error *error)
 {
-    const struct schedule_kernel *kernel = &r->schedule->kernel[r->schedule->unit.count];
+    const struct plan_step *step = &r->schedule->plan.step[index];
     coda_tensor tensor[2] = {whole_tensor(r, step->value[0]), whole_tensor(r, step->value[1])};
     int64_t elements = tensor[0].shape[0] * tensor[0].shape[1], columns = tensor[1].shape[0];
     tensor[0].shape[0] = elements / columns;
     tensor[0].shape[1] = tensor[0].stride = columns;
-    return coda_kernel_launch(kernel->kernel, tensor, 2, NULL, r->stream, error);
+    return coda_kernel_launch(kernel_of(r, index, 0), tensor, 2, NULL, r->stream, error);
 }
 
 /* Is the one result that the step gives not wanted? */
@@ -82,7 +91,7 @@ static coda_status launch_step(const struct running *r, int phases, int index, i
     const struct plan_step *step = &r->schedule->plan.step[index];
     if (!(phases & (step->backward ? CODA_BACKWARD : CODA_FORWARD)) || is_left_out(r, step))
         return CODA_OK;
-    return step->program < 0 ? launch_sum(r, step, error) : launch_program(r, step, first, count, error);
+    return step->program < 0 ? launch_sum(r, index, error) : launch_program(r, index, first, count, error);
 }
 
 static coda_status launch_steps(const struct running *r, int phases, coda_error *error)

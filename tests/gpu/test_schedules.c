@@ -264,9 +264,12 @@ static void try_rows(struct subject *s, int64_t rows, int64_t head, bool wide)
             continue;
         options.wide_axis = chunks_of[c] ? "V" : NULL;
         options.chunk_rows = chunks_of[c];
-        snprintf(s->label, sizeof s->label, "%s head %lld, %lld rows, %lld at a time", coda_program_name(s->bf16),
-                 (long long)head, (long long)rows, (long long)chunks_of[c]);
-        try_schedule(s, &options);
+        for (options.overwrite = 0; options.overwrite < 2; options.overwrite++) {
+            snprintf(s->label, sizeof s->label, "%s head %lld, %lld rows, %lld at a time%s", coda_program_name(s->bf16),
+                     (long long)head, (long long)rows, (long long)chunks_of[c],
+                     options.overwrite ? ", gradients written" : "");
+            try_schedule(s, &options);
+        }
     }
     close_running(&s->exact);
     close_running(&s->plain);
