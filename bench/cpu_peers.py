@@ -4,7 +4,8 @@
     python3 bench/cpu_peers.py [--sections gemm,programs,layer,train] [--threads 2] [--rounds 9] [--json]
 
 Every variant is checked against float64 first (its error is printed), then all take turns, in an order that rotates, and
-medians are compared. "ratio" is the peer's time over ours: above 1, ours is faster.
+medians are compared. "ratio" is the peer's time over ours: above 1, ours is faster. A turn begins with a pause, in which
+the other libraries' threads stop waiting actively, and with a run that is not timed.
 
 gemm       bare products in bf16 and f32: ours, torch (oneDNN or MKL), numpy (OpenBLAS, f32)
 programs   the standard programs beside eager PyTorch and torch.compile of the same outs
@@ -12,7 +13,8 @@ layer      all of a Llama layer but attention, forward and backward with every g
 train      a training step (forward, backward, clipping, AdamW) beside a PyTorch model with SDPA and torch.compile, from
            the same weights on the same samples: tokens a second, and both losses at the last step
 
-Pin the process (taskset -c 0,1) where other work runs. CODA_CPU chooses our instruction set, ONEDNN_MAX_CPU_ISA oneDNN's.
+Pin the process (taskset -c 0,1, or --pin 0,1, which leaves compiling every processor) where other work runs. CODA_CPU
+chooses our instruction set, ONEDNN_MAX_CPU_ISA oneDNN's. torch.compile has one graph for a layer, whatever their number.
 """
 import argparse, ctypes, json, math, os, statistics, sys, time
 
@@ -20,6 +22,8 @@ parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.R
 parser.add_argument("--sections", default="gemm,programs,layer,train")
 parser.add_argument("--threads", type=int, default=2)
 parser.add_argument("--rounds", type=int, default=9)
+parser.add_argument("--pin", help="processors for everything that is timed, after compiling: 0,1")
+parser.add_argument("--pause", type=float, default=60, help="ms before a turn: OpenBLAS's threads wait actively for some 30")
 parser.add_argument("--library", default=os.path.join(os.path.dirname(__file__), "..", "build", "libcoda.so"))
 parser.add_argument("--dtypes", default="bf16,f32", help="of the bare products, and of PyTorch's layer and training step (ours: bf16)")
 parser.add_argument("--shapes", default="2048x1024x1024,2048x2048x2048,2048x11264x2048,2048x2048x5632,4096x4096x4096",
@@ -111,20 +115,32 @@ class Coda:
 
 # ---------------------------------------------------------------- measuring
 
+def pin():
+    """Every thread of the process, of whichever library, to the processors of --pin."""
+    for task in os.listdir("/proc/self/task"):
+        os.sched_setaffinity(int(task), {int(c) for c in args.pin.split(",")})
+
+
 def take_turns(variants, rounds):
-    """Medians in ms. Each turn runs twice and times the second: the first finds the other libraries' threads waiting
-    actively, caches full of their data, and perhaps a core that has slowed down."""
+    """Medians in ms. Each turn runs twice and times the second: the first finds caches full of other data, and perhaps a core
+    that has slowed down."""
     times = {name: [] for name in variants}
     names = list(variants)
+    everywhere = os.sched_getaffinity(0)
     for name in names:
         variants[name]()
+    if args.pin:
+        pin()
     for i in range(rounds):
         for name in names[i % len(names):] + names[:i % len(names)]:
-            time.sleep(0.002)
+            time.sleep(args.pause * 1e-3)
             variants[name]()
             start = time.perf_counter()
             variants[name]()
             times[name].append((time.perf_counter() - start) * 1e3)
+    if args.pin:
+        for task in os.listdir("/proc/self/task"):
+            os.sched_setaffinity(int(task), everywhere)
     return {name: statistics.median(t) for name, t in times.items()}
 
 
@@ -436,36 +452,46 @@ class Trainer:
         return self.report.loss
 
 
+def rotated(x, cos, sin):
+    a, b = x.chunk(2, -1)
+    cos, sin = cos.to(x.dtype), sin.to(x.dtype)
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
+
+
+def llama_layer(x, cos, sin, norm1, wq, wk, wv, wo, norm2, wg, wu, wd):
+    h, head = rms_norm(x, norm1), 2 * cos.shape[-1]
+    q, k, v = (F.linear(h, w).unflatten(-1, (-1, head)).transpose(1, 2) for w in (wq, wk, wv))
+    y = F.scaled_dot_product_attention(rotated(q, cos, sin), rotated(k, cos, sin), v, is_causal=True, enable_gqa=True)
+    x = x + F.linear(y.transpose(1, 2).flatten(2), wo)
+    h = rms_norm(x, norm2)
+    return x + F.linear(F.silu(F.linear(h, wg)) * F.linear(h, wu), wd)
+
+
+def llama_loss(x, norm, embedding, targets):
+    z = F.linear(rms_norm(x, norm), embedding)
+    return F.cross_entropy(z.flatten(0, 1).float(), targets.flatten())
+
+
+LAYER = ("input_layernorm", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
+         "post_attention_layernorm", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
+
+
 class TorchLlama(torch.nn.Module):
     def __init__(self, model, weights):
         super().__init__()
+        self.layer, self.loss = (f if args.no_compile else compiled(f) for f in (llama_layer, llama_loss))
         self.model, self.names = model, list(weights)
         self.weight = torch.nn.ParameterList([torch.nn.Parameter(w) for w in weights.values()])
         head = model["head_dim"]
         angles = torch.arange(model["sequence"]).unsqueeze(1) * 10000.0 ** (-torch.arange(head // 2) / (head // 2))
         self.register_buffer("cos", angles.cos()), self.register_buffer("sin", angles.sin())
 
-    def rotate(self, x):
-        a, b = x.chunk(2, -1)
-        cos, sin = self.cos.to(x.dtype), self.sin.to(x.dtype)
-        return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
-
     def forward(self, tokens, targets):
         w = dict(zip(self.names, self.weight))
         x = F.embedding(tokens, w["model.embed_tokens.weight"])
-        head = self.model["head_dim"]
         for i in range(self.model["num_hidden_layers"]):
-            p = f"model.layers.{i}."
-            h = rms_norm(x, w[p + "input_layernorm.weight"])
-            q, k, v = (F.linear(h, w[f"{p}self_attn.{n}_proj.weight"]).unflatten(-1, (-1, head)).transpose(1, 2)
-                       for n in "qkv")
-            y = F.scaled_dot_product_attention(self.rotate(q), self.rotate(k), v, is_causal=True, enable_gqa=True)
-            x = x + F.linear(y.transpose(1, 2).flatten(2), w[p + "self_attn.o_proj.weight"])
-            h = rms_norm(x, w[p + "post_attention_layernorm.weight"])
-            g, u = (F.linear(h, w[f"{p}mlp.{n}_proj.weight"]) for n in ("gate", "up"))
-            x = x + F.linear(F.silu(g) * u, w[p + "mlp.down_proj.weight"])
-        z = F.linear(rms_norm(x, w["model.norm.weight"]), w["model.embed_tokens.weight"])
-        return F.cross_entropy(z.flatten(0, 1).float(), targets.flatten())
+            x = self.layer(x, self.cos, self.sin, *(w[f"model.layers.{i}.{name}.weight"] for name in LAYER))
+        return self.loss(x, w["model.norm.weight"], w["model.embed_tokens.weight"], targets)
 
 
 class TorchTrainer:
@@ -474,7 +500,6 @@ class TorchTrainer:
     def __init__(self, model, weights, data, dtype):
         self.model, self.data, self.done = model, data, 0
         self.llama = TorchLlama(model, {n: w.to(dtype) for n, w in weights.items()})
-        self.loss_of = self.llama if args.no_compile else compiled(self.llama)
         self.parameters = list(self.llama.parameters())
         self.masters = [p.detach().float().clone() for p in self.parameters]
         groups = [dict(params=[m for m in self.masters if (m.dim() == 2) == matrix],
@@ -485,7 +510,7 @@ class TorchTrainer:
     def step(self):
         b, length = self.model["batch"], self.model["sequence"]
         rows = torch.stack([sample(self.data, RECIPE["seed"], self.done * b + i, length) for i in range(b)])
-        loss = self.loss_of(rows[:, :-1].contiguous(), rows[:, 1:].contiguous())
+        loss = self.llama(rows[:, :-1].contiguous(), rows[:, 1:].contiguous())
         loss.backward()
         for m, p in zip(self.masters, self.parameters):
             m.grad = p.grad.float()

@@ -51,19 +51,42 @@ static coda_status fastest_run(coda_device *device, const char *text, const coda
     return status;
 }
 
+static double cube(int64_t size)
+{
+    return (double)size * (double)size * (double)size;
+}
+
+/* Units differ by a factor of a hundred: products grow until one takes long enough to drown what surrounds it. */
+static coda_status fastest_product(coda_device *device, bool cuda, double *gflops, coda_error *error)
+{
+    static const char text[] =
+        "program product {\n in A : bf16[M, K]\n in W : bf16[N, K]\n out Y : bf16[M, N] = A @ W.T\n}\n";
+    enum { SMALLEST = 256, LARGEST = 2048, ON_CUDA = 8192 };
+    const double enough_ms = 15;
+    double ms = 0;
+    coda_status status = CODA_OK;
+    for (int64_t size = cuda ? ON_CUDA : SMALLEST; size <= ON_CUDA && status == CODA_OK && ms < enough_ms; size *= 2) {
+        if (!cuda && size > LARGEST)
+            break;
+        coda_dims dims = {3, {{"M", size}, {"N", size}, {"K", size}}};
+        status = fastest_run(device, text, &dims, &ms, error);
+        if (status == CODA_OK && 2 * cube(size) / ms * 1e-6 > *gflops)
+            *gflops = 2 * cube(size) / ms * 1e-6;
+    }
+    return status;
+}
+
 coda_status measure_ceilings(coda_device *device, struct ceilings *ceilings, coda_error *error)
 {
-    static const char product[] =
-        "program product {\n in A : bf16[M, K]\n in W : bf16[N, K]\n out Y : bf16[M, N] = A @ W.T\n}\n";
     static const char pass[] = "program pass {\n in x : f32[M, N]\n out y : f32[M, N] = x + 1\n}\n";
-    bool cuda = strncmp(coda_device_name(device), "cuda", 4) == 0;
-    int64_t size = cuda ? 8192 : 768, rows = cuda ? 65536 : 4096;
-    coda_dims square = {3, {{"M", size}, {"N", size}, {"K", size}}}, tall = {2, {{"M", rows}, {"N", 4096}}};
-    double product_ms = 1, pass_ms = 1;
-    coda_status status = fastest_run(device, product, &square, &product_ms, error);
+    const bool cuda = strncmp(coda_device_name(device), "cuda", 4) == 0;
+    const int64_t rows = cuda ? 65536 : 4096;
+    const coda_dims tall = {2, {{"M", rows}, {"N", 4096}}};
+    double pass_ms = 1;
+    ceilings->gflops = measure_peak(device);
+    coda_status status = fastest_product(device, cuda, &ceilings->gflops, error);
     if (status == CODA_OK)
         status = fastest_run(device, pass, &tall, &pass_ms, error);
-    ceilings->gflops = 2.0 * (double)size * (double)size * (double)size / product_ms * 1e-6;
     ceilings->gbytes = 8.0 * (double)rows * 4096 / pass_ms * 1e-6;
     return status;
 }

@@ -134,11 +134,13 @@ struct verdict {
 };
 struct verdict judge(const float *found, const float *reference, const float *plain, int64_t count, coda_dtype dtype);
 
-/* What the device reaches, measured now: GFLOP/s of a cache-friendly product and GB/s of a long pass. */
+/* What the device reaches, measured now: GFLOP/s of the faster of large products and of a loop of its instructions, and
+ * GB/s of a long pass. */
 struct ceilings {
     double gflops, gbytes;
 };
 coda_status measure_ceilings(coda_device *device, struct ceilings *ceilings, coda_error *error);
+double measure_peak(coda_device *device); /* GFLOP/s of the CPU's instructions alone; 0: there is no loop (peaks.c) */
 
 double now_ms(void);
 double median(double *values, int count); /* sorts them */

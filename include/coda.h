@@ -253,7 +253,7 @@ typedef struct coda_options {
     int tile_rows;        /* 0: the device's choice; else a size that the device offers */
     int tile_columns;     /* likewise */
     const char *schedule; /* NULL: the device's choice; CUDA: "direct", "warps", "portable"; "cublas" for products
-                           * alone whose sizes are all given; CPU: "direct", "beside" (the next product), "interpreted" */
+                           * alone whose sizes are all given; CPU: "interpreted", no machine code for epilogues */
     int exact;            /* 1: the epilogue must see the f32 accumulator, never one rounded to bf16 */
 } coda_options;
 

@@ -15,26 +15,18 @@
 
 static const coda_options interpreted = {.size = sizeof interpreted, .schedule = "interpreted"};
 
-/* In machine code, after its own product or beside the next one. */
-static const coda_options direct = {.size = sizeof direct, .schedule = "direct"};
-static const coda_options beside = {.size = sizeof beside, .schedule = "beside"};
-
 static void check_program(const coda_program *program, coda_device *device, const char *name, const coda_dims *dims)
 {
-    static const coda_options *const options[] = {&direct, &beside, NULL};
     struct trial trial;
     struct bits bits;
     assert_int_equal(trial_new(&trial, program, dims, 11, (struct layout){0}, NULL), CODA_OK);
     assert_int_equal(trial_run(&trial, device, &interpreted, NULL), CODA_OK);
     take_bits(&trial, &bits);
-    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
-        trial_reset(&trial, POISON_NAN);
-        assert_int_equal(trial_run(&trial, device, options[i], NULL), CODA_OK);
-        const char *out = differing_out(&trial, &bits);
-        if (out)
-            fail_msg("%s on %s, %s: other bits in %s than interpreted", coda_program_name(program), name,
-                     options[i] ? options[i]->schedule : "by default", out);
-    }
+    trial_reset(&trial, POISON_NAN);
+    assert_int_equal(trial_run(&trial, device, NULL, NULL), CODA_OK);
+    const char *out = differing_out(&trial, &bits);
+    if (out)
+        fail_msg("%s on %s: other bits in %s than interpreted", coda_program_name(program), name, out);
     free_bits(&bits);
     trial_free(&trial);
 }

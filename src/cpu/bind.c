@@ -21,7 +21,6 @@ static struct place place_for(const struct cpu_kernel *k, int index, enum site s
         place.step = place.stride = in_tile;
         break;
     case IN_REGISTERS:
-        place.step = in_tile ? k->plan.stride : 0;
         place.stride = k->plan.stride;
         break;
     case IN_ACCUMULATORS:

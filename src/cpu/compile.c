@@ -16,8 +16,7 @@ struct grouping {
     struct step_list result;
 };
 
-/* Beside a product, short pieces of code let the processor see both. */
-enum { NONE = INT32_MIN, LEAST_GROUP = 2, MOST_COPIES = 4, BESIDE_COPIES = 2 };
+enum { NONE = INT32_MIN, LEAST_GROUP = 2 };
 
 /* ---------------------------------------------------------------- what a group may hold */
 
@@ -261,8 +260,7 @@ static bool make_code(struct grouping *g, struct step *group, struct vector_code
     for (int i = 0; i < list->count && good; i++)
         if (g->chosen[i] && list->step[i].run == cpu_step_store)
             good = add_store(g, group, code, &list->step[i]);
-    return good && vector_compile(code, g->plan->isa->machine_code == CODE_AVX512,
-                                  g->plan->beside ? BESIDE_COPIES : MOST_COPIES, &group->compiled->program);
+    return good && vector_compile(code, g->plan->isa->machine_code == CODE_AVX512, &group->compiled->program);
 }
 
 /* ---------------------------------------------------------------- the new list */

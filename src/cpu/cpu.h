@@ -113,10 +113,8 @@ coda_status cpu_check_ids(const struct cpu_kernel *k, const struct launch *launc
 /* Refuses an out that one tile writes while others read its memory. */
 coda_status cpu_check_picks(const struct cpu_kernel *k, const struct launch *launch, coda_error *error);
 
-/* For the program's products; NULL: it has none. */
-const struct microkernel *cpu_choose_microkernel(const coda_kernel *kernel, const struct cpu_state *state);
-/* Finds the products (gemm_plan.c). */
-coda_status cpu_gemm_prepare(struct cpu_kernel *k, const struct microkernel *microkernel, coda_error *error);
+/* Finds the products, their microkernel and its blocks of K (gemm_plan.c). */
+coda_status cpu_gemm_prepare(struct cpu_kernel *k, const struct cpu_state *state, coda_error *error);
 /* What the products need of the workspace. */
 void cpu_gemm_measure(struct cpu_kernel *k, const struct cpu_state *state, int64_t *packed_size, int64_t *partial_size);
 /* Where in a sum of products a block of K lies. */
@@ -143,9 +141,5 @@ void cpu_workspace_release(struct workspace *space);
 struct worker_memory cpu_worker_memory(const struct cpu_kernel *k, const struct workspace *space, int worker);
 /* Runs all tasks on the device's threads. */
 void cpu_run_tasks(coda_device *device, struct tasks *tasks);
-/* As many workers as tasks deserve, each of which takes them by itself. */
-void cpu_run_workers(coda_device *device, struct tasks *tasks, void (*worker)(void *tasks, int64_t worker));
-/* The next task; false: there is none. */
-bool cpu_take_task(struct tasks *tasks, int64_t *task);
 
 #endif

@@ -105,24 +105,19 @@ static coda_status cpu_prepare(coda_kernel *kernel, coda_error *error)
 {
     struct cpu_state *state = kernel->device->state;
     const char *schedule = kernel->options.schedule;
-    if (schedule && strcmp(schedule, "interpreted") != 0 && strcmp(schedule, "direct") != 0 &&
-        strcmp(schedule, "beside") != 0)
+    if (schedule && strcmp(schedule, "interpreted") != 0)
         return fail(
             error, CODA_UNSUPPORTED,
-            "schedule \"%.40s\"; the CPU device has \"direct\" (an epilogue follows its product), \"beside\" (it runs "
-            "beside the next product) and \"interpreted\" (no machine code is made). Leave it NULL for the device's "
-            "choice",
+            "schedule \"%.40s\"; the CPU device has one that may be asked for, \"interpreted\" (no machine code "
+            "is made). Leave it NULL for the device's choice",
             schedule);
     struct cpu_kernel *k = calloc(1, sizeof *k);
     if (!k)
         return fail_memory(error, "a kernel", sizeof *k);
     kernel->state = k;
-    const struct microkernel *micro = cpu_choose_microkernel(kernel, state);
-    const bool named = schedule && strcmp(schedule, "interpreted") != 0;
-    const bool beside = micro && (named ? strcmp(schedule, "beside") == 0 : micro->run_beside != NULL);
-    coda_status status = cpu_plan_create(&k->plan, kernel, state->isa, beside, error);
+    coda_status status = cpu_plan_create(&k->plan, kernel, state->isa, error);
     if (status == CODA_OK)
-        status = cpu_gemm_prepare(k, micro, error);
+        status = cpu_gemm_prepare(k, state, error);
     if (status == CODA_OK)
         status = cpu_choose_tile(k, state, &kernel->options, error);
     if (status == CODA_OK) {

@@ -50,11 +50,10 @@ static void run_blocks(struct frame *frame, const struct bound_list *list)
     if (list->count == 0)
         return;
     for (frame->first = 0; frame->first < frame->rows; frame->first += block) {
-        frame->block = frame->first;
         frame->count = frame->rows - frame->first < block ? frame->rows - frame->first : block;
         run_list(frame, list);
     }
-    frame->first = frame->block = 0;
+    frame->first = 0;
     frame->count = frame->rows;
 }
 
@@ -70,7 +69,8 @@ static int64_t axis_size(const struct binding *binding, int axis)
     return axis < 0 ? 1 : binding->launch->size[axis];
 }
 
-void cpu_frame_place(struct frame *frame, int64_t row, int64_t column)
+/* Moves the frame to the tile at (row, column). */
+static void place_frame(struct frame *frame, int64_t row, int64_t column)
 {
     const struct binding *binding = frame->binding;
     const struct plan *plan = binding->plan;
@@ -80,7 +80,7 @@ void cpu_frame_place(struct frame *frame, int64_t row, int64_t column)
     frame->column = column;
     frame->rows = rows < plan->tile_rows ? (int)rows : plan->tile_rows;
     frame->columns = columns < plan->tile_columns ? (int)columns : plan->tile_columns;
-    frame->first = frame->block = 0;
+    frame->first = 0;
     frame->count = frame->rows;
     for (int i = 0; i < plan->form_count; i++) {
         frame->width[i] = (int)in_form(&plan->width[i], frame->columns, true);
@@ -92,7 +92,7 @@ void cpu_frame_run(struct frame *frame, enum phase phase, int64_t row, int64_t c
 {
     const struct plan *plan = frame->binding->plan;
     const struct bound_list *list = frame->binding->list[phase];
-    cpu_frame_place(frame, row, column);
+    place_frame(frame, row, column);
     frame->base[IN_ACCUMULATORS] = accumulators;
     run_list(frame, &list[LIST_ROWS]);
     run_list(frame, &list[LIST_COLUMNS]);
@@ -127,7 +127,7 @@ void cpu_ahead_create(struct ahead *ahead, struct frame *frame, enum phase phase
     const struct binding *binding = frame->binding;
     ahead->count = ahead->item = 0;
     ahead->row = ahead->byte = ahead->lines = 0;
-    cpu_frame_place(frame, row, column);
+    place_frame(frame, row, column);
     for (int pass = 0; pass < binding->plan->passes; pass++) {
         const struct bound_list *list = &binding->list[phase][LIST_TILE + pass];
         for (int i = 0; i < list->count; i++)

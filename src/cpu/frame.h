@@ -43,7 +43,6 @@ struct frame {
     int width[MAX_FORMS];
     int64_t start[MAX_FORMS]; /* of the tile, in elements of an operand's row */
     int first, count;         /* rows of the tile that the steps work on now */
-    int block;                /* the row that stands first in the registers */
 };
 
 enum { SCRATCH_ROWS = 3 };
@@ -54,8 +53,6 @@ int64_t cpu_frame_size(const struct plan *plan);
 void cpu_frame_create(struct frame *frame, const struct binding *binding, float *memory);
 /* Runs a phase on the tile at (row, column); accumulators: its products, NULL where there are none. */
 void cpu_frame_run(struct frame *frame, enum phase phase, int64_t row, int64_t column, float *accumulators);
-/* Moves the frame to the tile at (row, column). */
-void cpu_frame_place(struct frame *frame, int64_t row, int64_t column);
 /* Where a step's rows of an operand begin, and the distance between them in bytes. */
 char *cpu_step_memory(const struct frame *frame, const struct step *step, int64_t *stride);
 char *cpu_operand_memory(const struct frame *frame, const struct step *step, int operand, int64_t *stride);
@@ -81,38 +78,7 @@ struct ahead {
 void cpu_ahead_create(struct ahead *ahead, struct frame *frame, enum phase phase, int64_t row, int64_t column);
 void cpu_ahead_fetch(struct ahead *ahead, int64_t lines);
 
-/* A compiled step on a block of rows, a piece of a row at a time (step_compiled.c). */
-struct streams {
-    char *at[MAX_STREAMS];
-    int64_t stride[MAX_STREAMS]; /* bytes from row to row */
-    vector_function *run;
-};
-void cpu_compiled_start(const struct frame *frame, const struct bound_step *step, struct streams *streams);
-/* Columns first .. end-1 as far as there are any; both are multiples of the lanes. */
-void cpu_compiled_run(const struct frame *frame, const struct bound_step *step, const struct streams *streams,
-                      int first, int end);
-void cpu_compiled_next_row(const struct bound_step *step, struct streams *streams);
-
-/* The epilogue of a tile, to be run piece by piece beside the product of the next (deferred.c). */
-struct deferred {
-    struct companion companion;          /* first: it is found by it */
-    struct ahead *ahead;                 /* what the product's own epilogue is going to read */
-    int64_t steps, pieces, piece_credit; /* of the product: pieces are spread over its steps */
-    int64_t wait, lines, line_credit;    /* and lines of `ahead` over those after the first `wait` */
-    bool busy;
-    int order, step, row, column; /* what comes next: a list, a step, a row of the block, a column */
-    int block_rows;               /* of this block */
-    struct frame frame;
-    struct streams compiled;
-};
-/* memory: as of cpu_frame_create; it and the accumulators are in use until the epilogue is finished. */
-void cpu_deferred_start(struct deferred *deferred, const struct binding *binding, float *memory, int64_t row,
-                        int64_t column, float *accumulators);
-void cpu_deferred_finish(struct deferred *deferred);
-/* Before a product of `steps` steps, in the last `fetching` of which ahead is fetched. */
-void cpu_deferred_pace(struct deferred *deferred, struct ahead *ahead, int64_t steps, int64_t fetching);
-
-/* Steps (steps.c). */
+/* Steps (steps.c, steps_memory.c). */
 step_function cpu_step_compiled; /* step_compiled.c */
 step_function cpu_step_rows, cpu_step_runs, cpu_step_rope, cpu_step_accumulate, cpu_step_finish, cpu_step_expand;
 step_function cpu_step_load, cpu_step_store, cpu_step_gather, cpu_step_onehot, cpu_step_pick, cpu_step_index,
@@ -121,8 +87,6 @@ step_function cpu_step_load, cpu_step_store, cpu_step_gather, cpu_step_onehot, c
 static inline float *place_of(const struct frame *frame, const struct place *place)
 {
     int64_t first = place->run > 1 ? frame->first / place->run : frame->first;
-    if (place->storage == IN_REGISTERS)
-        first -= frame->block;
     return frame->base[place->storage] + place->offset + first * place->step;
 }
 

@@ -31,9 +31,9 @@ struct block_operands {
 
 /* Adds one block of K to the tile of one accumulator, panel by panel: a right panel stays in the first cache while the
  * left ones pass, and each of them brings a part of the next right panel nearer, and `lines` of what the epilogue
- * reads. companion: the epilogue of the tile before, or NULL. */
+ * reads. */
 static void multiply_block(const struct gemm_run *run, const struct block_operands *block, struct ahead *ahead,
-                           int64_t lines, struct companion *companion)
+                           int64_t lines)
 {
     const struct microkernel *micro = run->micro;
     const int64_t depth = count_of(block->depth, micro->depth) * micro->depth;
@@ -42,47 +42,20 @@ static void multiply_block(const struct gemm_run *run, const struct block_operan
     for (int64_t j = 0; j < block->columns; j += micro->columns) {
         const char *next = block->right + (j + micro->columns) * step;
         for (int64_t i = 0; i < block->rows; i += micro->rows, next += part) {
-            const char *left = block->left + i * step, *right = block->right + j * step;
-            float *c = block->c + i * run->stride + j;
-            if (!companion)
-                cpu_ahead_fetch(ahead, lines);
-            if (companion && micro->run_beside) {
-                micro->run_beside(depth, left, right, c, run->stride, block->start, next, companion);
-                continue;
-            }
-            micro->run(depth, left, right, c, run->stride, block->start, next);
-            for (int64_t k = 0; companion && k < depth; k += micro->depth)
-                companion->step(companion);
+            cpu_ahead_fetch(ahead, lines);
+            micro->run(depth, block->left + i * step, block->right + j * step, block->c + i * run->stride + j,
+                       run->stride, block->start, next);
         }
     }
 }
 
-/* The microkernel's steps in blocks first_block .. of a tile. */
-static int64_t count_steps(const struct gemm_run *run, int64_t calls, int64_t first_block)
-{
-    int64_t steps = 0;
-    for (int64_t block = larger(first_block, run->first_block); block < run->first_block + run->block_count; block++) {
-        struct k_block at = cpu_gemm_block_at(run, block);
-        for (int a = 0; a < run->accumulators; a++) {
-            const struct product_operands *x = cpu_gemm_operands_at(run, a, at.place);
-            if (x && at.k < x->depth)
-                steps += calls * count_of(smaller(run->depth, x->depth - at.k), run->micro->depth);
-        }
-    }
-    return steps;
-}
-
-/* deferred: NULL where nothing runs beside products */
 static void multiply_tile(const struct gemm_run *run, int64_t row_tile, int64_t column_tile, float *accumulators,
-                          struct ahead *ahead, struct deferred *deferred)
+                          struct ahead *ahead)
 {
     const struct side *left = &run->side[0], *right = &run->side[1];
     struct block_operands operands = {.rows = smaller(left->lines - row_tile * left->tile, left->tile),
                                       .columns = smaller(right->lines - column_tile * right->tile, right->tile)};
     const int64_t calls = count_of(operands.rows, run->micro->rows) * count_of(operands.columns, run->micro->columns);
-    if (deferred)
-        cpu_deferred_pace(deferred, ahead, count_steps(run, calls, 0),
-                          count_steps(run, calls, run->total_blocks - AHEAD_BLOCKS));
     for (int64_t block = run->first_block; block < run->first_block + run->block_count; block++) {
         struct k_block at = cpu_gemm_block_at(run, block);
         int64_t lines = block + AHEAD_BLOCKS >= run->total_blocks ? count_of(ahead->lines, calls * AHEAD_BLOCKS) : 0;
@@ -95,49 +68,31 @@ static void multiply_tile(const struct gemm_run *run, int64_t row_tile, int64_t 
             operands.depth = smaller(run->depth, x->depth - at.k);
             operands.c = accumulators + a * run->accumulator_size;
             operands.start = block == 0;
-            multiply_block(run, &operands, ahead, lines, deferred ? &deferred->companion : NULL);
+            multiply_block(run, &operands, ahead, lines);
         }
     }
 }
 
-/* Multiplies a tile out, and runs its epilogue or leaves it to the next tile. */
-static void run_tile(const struct gemm_run *run, int worker, int64_t task, struct deferred *deferred)
+static void tile_task(struct tasks *tasks, int worker, int64_t task)
 {
+    const struct gemm_run *run = (struct gemm_run *)tasks;
     const struct side *left = &run->side[0], *right = &run->side[1];
-    const struct worker_memory memory = cpu_worker_memory(run->kernel, run->space, worker);
-    const struct binding *binding = &run->kernel->binding;
+    struct worker_memory memory = cpu_worker_memory(run->kernel, run->space, worker);
     const int64_t row = left->first + task % left->count, column = right->first + task / left->count;
-    const int64_t size = run->accumulators * run->accumulator_size;
-    const bool last = run->first_block + run->block_count == run->total_blocks;
     float *accumulators = memory.accumulators;
     struct frame frame;
     struct ahead ahead;
     if (run->chunk < run->total_blocks)
-        accumulators = run->partial + task * size;
-    else if (deferred->busy && deferred->frame.base[IN_ACCUMULATORS] == accumulators)
-        accumulators += size;
-    cpu_frame_create(&frame, binding, memory.frame);
+        accumulators = run->partial + task * run->accumulators * run->accumulator_size;
+    cpu_frame_create(&frame, &run->kernel->binding, memory.frame);
     cpu_ahead_create(&ahead, &frame, PHASE_TILES, row * left->tile, column * right->tile);
     if (run->micro->begin)
         run->micro->begin();
-    multiply_tile(run, row, column, accumulators, &ahead, run->kernel->plan.beside ? deferred : NULL);
+    multiply_tile(run, row, column, accumulators, &ahead);
     if (run->micro->end)
         run->micro->end();
-    cpu_deferred_finish(deferred);
-    if (last && run->kernel->plan.beside)
-        cpu_deferred_start(deferred, binding, memory.frame, row * left->tile, column * right->tile, accumulators);
-    else if (last)
+    if (run->first_block + run->block_count == run->total_blocks)
         cpu_frame_run(&frame, PHASE_TILES, row * left->tile, column * right->tile, accumulators);
-}
-
-static void run_tiles(void *tasks, int64_t worker)
-{
-    struct gemm_run *run = tasks; /* the tasks stand first in it */
-    struct deferred deferred = {.busy = false};
-    int64_t task;
-    while (cpu_take_task(&run->tasks, &task))
-        run_tile(run, (int)worker, task, &deferred);
-    cpu_deferred_finish(&deferred);
 }
 
 /* ---------------------------------------------------------------- blocks of tiles */
@@ -170,8 +125,8 @@ static void choose_blocks(struct gemm_run *run, const struct workspace *space)
 static void run_block(struct gemm_run *run, const coda_kernel *kernel, bool new_left, bool new_right)
 {
     cpu_gemm_pack(run, kernel->device, new_left, new_right);
-    run->tasks = (struct tasks){.count = run->side[0].count * run->side[1].count};
-    cpu_run_workers(kernel->device, &run->tasks, run_tiles);
+    run->tasks = (struct tasks){.count = run->side[0].count * run->side[1].count, .run = tile_task};
+    cpu_run_tasks(kernel->device, &run->tasks);
 }
 
 static void run_blocks(struct gemm_run *run, const coda_kernel *kernel)

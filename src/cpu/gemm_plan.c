@@ -18,14 +18,12 @@ static bool only_bf16(const struct graph *graph, int node)
     return true;
 }
 
-const struct microkernel *cpu_choose_microkernel(const coda_kernel *kernel, const struct cpu_state *state)
+static const struct microkernel *choose_microkernel(const struct cpu_kernel *k, const struct cpu_state *state)
 {
     bool bf16 = true;
-    if (kernel->form.accumulator_count == 0)
-        return NULL;
-    for (int a = 0; a < kernel->form.accumulator_count; a++)
-        bf16 = bf16 && only_bf16(kernel->graph, kernel->form.accumulator[a]);
-    const struct microkernel *const *micro = state->isa->microkernels;
+    for (int a = 0; a < k->plan.form->accumulator_count; a++)
+        bf16 = bf16 && only_bf16(k->plan.graph, k->plan.form->accumulator[a]);
+    const struct microkernel *const *micro = k->plan.isa->microkernels;
     while (((*micro)->only_bf16 && !bf16) || ((*micro)->needs & ~state->features))
         micro++;
     return *micro;
@@ -57,7 +55,7 @@ static void share_left(struct gemm_plan *gemm, const struct graph *graph, int ac
     }
 }
 
-coda_status cpu_gemm_prepare(struct cpu_kernel *k, const struct microkernel *microkernel, coda_error *error)
+coda_status cpu_gemm_prepare(struct cpu_kernel *k, const struct cpu_state *state, coda_error *error)
 {
     const struct graph *graph = k->plan.graph;
     const struct form *form = k->plan.form;
@@ -65,7 +63,7 @@ coda_status cpu_gemm_prepare(struct cpu_kernel *k, const struct microkernel *mic
     (void)error;
     if (form->accumulator_count == 0)
         return CODA_OK;
-    gemm->microkernel = microkernel;
+    gemm->microkernel = choose_microkernel(k, state);
     for (int a = 0; a < form->accumulator_count; a++) {
         const struct node *node = &graph->node[form->accumulator[a]];
         for (int place = 0; place < MAX_PRODUCTS; place++) {
@@ -100,7 +98,7 @@ void cpu_gemm_measure(struct cpu_kernel *k, const struct cpu_state *state, int64
     *packed_size = *packed_size < right ? right : *packed_size;
     int64_t tile = accumulators * k->plan.padded_rows * k->plan.stride;
     *partial_size = tile > 2 << 20 ? tile : 2 << 20;
-    k->accumulator_floats = k->plan.beside ? 2 * tile : tile;
+    k->accumulator_floats = tile;
     int64_t lines = k->plan.padded_rows > gemm->padded_columns ? k->plan.padded_rows : gemm->padded_columns;
     k->scratch_floats = cpu_matrix_scratch_floats(micro, gemm->depth, lines);
 }

@@ -23,11 +23,6 @@ struct packing {
     pack_function *deep[DTYPE_COUNT], *wide[DTYPE_COUNT];
 };
 
-/* Other work that goes on beside a product, a little at a time. */
-struct companion {
-    void (*step)(struct companion *companion);
-};
-
 /* Multiplies packed panels: c[rows x columns] (+)= a[depth x rows]^T b[depth x columns], one chain of multiply-adds an
  * element, in increasing depth. */
 struct microkernel {
@@ -41,10 +36,6 @@ struct microkernel {
     struct packing side[2]; /* left, right */
     /* start: c is written, not added to; next: what is multiplied soon, to be brought nearer a few lines at a time */
     void (*run)(int64_t depth, const void *a, const void *b, float *c, int64_t stride, bool start, const void *next);
-    /* The same, with a step of the companion after every `depth` steps of K; NULL where the units that multiply are also those that
-     * other work needs. */
-    void (*run_beside)(int64_t depth, const void *a, const void *b, float *c, int64_t stride, bool start,
-                       const void *next, struct companion *companion);
     void (*begin)(void), (*end)(void); /* around the products of a tile, on its thread; may be NULL */
 };
 

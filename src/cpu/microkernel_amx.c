@@ -32,8 +32,8 @@ static void tiles_end(void)
     __asm__ volatile("tilerelease" : : : "memory");
 }
 
-INLINE void multiply_with(int64_t depth, const void *left, const void *right, float *c, int64_t stride, bool start,
-                          const void *next, struct companion *companion)
+static void multiply_tiles(int64_t depth, const void *left, const void *right, float *c, int64_t stride, bool start,
+                           const void *next)
 {
     const char *a = left, *b = right, *line = next;
     float *low = c + 16 * stride;
@@ -63,26 +63,11 @@ INLINE void multiply_with(int64_t depth, const void *left, const void *right, fl
         a += TILE_ROWS * 2 * TILE_STEPS;
         b += TILE_COLUMNS * 2 * TILE_STEPS;
         line += 256;
-        if (companion)
-            companion->step(companion);
     }
     TILE_STORE(0, c, bytes);
     TILE_STORE(1, c + 16, bytes);
     TILE_STORE(2, low, bytes);
     TILE_STORE(3, low + 16, bytes);
-}
-
-static void multiply_tiles(int64_t depth, const void *left, const void *right, float *c, int64_t stride, bool start,
-                           const void *next)
-{
-    multiply_with(depth, left, right, c, stride, start, next, NULL);
-}
-
-/* The unit that multiplies tiles leaves the vector units free: what they do meanwhile costs next to nothing. */
-static void multiply_tiles_beside(int64_t depth, const void *left, const void *right, float *c, int64_t stride,
-                                  bool start, const void *next, struct companion *companion)
-{
-    multiply_with(depth, left, right, c, stride, start, next, companion);
 }
 
 /* ---------------------------------------------------------------- packing of the left side: rows of 32 steps */
@@ -130,7 +115,6 @@ const struct microkernel microkernel_amx = {
     .side = {{.step = TILE_STEPS, .deep = {[CODA_BF16] = pack_deep_rows}, .wide = {[CODA_BF16] = pack_wide_rows}},
              {.step = 2, .deep = {[CODA_BF16] = pack_deep_pairs}, .wide = {[CODA_BF16] = pack_wide_pairs}}},
     .run = multiply_tiles,
-    .run_beside = multiply_tiles_beside,
     .begin = tiles_begin,
     .end = tiles_end,
 };

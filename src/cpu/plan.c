@@ -279,18 +279,16 @@ static void builder_release(struct builder *b)
 }
 
 coda_status cpu_plan_create(struct plan *plan, const coda_kernel *kernel, const struct instruction_set *isa,
-                            bool beside, coda_error *error)
+                            coda_error *error)
 {
     struct builder b = {
         .plan = plan, .graph = kernel->graph, .form = &kernel->form, .fixed_size = kernel->fixed_size, .error = error};
-    *plan =
-        (struct plan){.graph = kernel->graph,
-                      .form = &kernel->form,
-                      .isa = isa,
-                      .interpreted = kernel->options.schedule && strcmp(kernel->options.schedule, "interpreted") == 0,
-                      .beside = beside,
-                      .passes = 1,
-                      .form_count = 1};
+    *plan = (struct plan){.graph = kernel->graph,
+                          .form = &kernel->form,
+                          .isa = isa,
+                          .interpreted = kernel->options.schedule != NULL,
+                          .passes = 1,
+                          .form_count = 1};
     plan->width[0] = (struct width_form){DIM_WHOLE, 0};
     coda_status status = CODA_OK;
     if (!builder_create(&b)) {

@@ -5,6 +5,11 @@
 
 enum { LINE = 64 };
 
+struct streams {
+    char *at[MAX_STREAMS];
+    int64_t stride[MAX_STREAMS]; /* bytes from row to row */
+};
+
 static bool in_memory(const struct stream *stream)
 {
     return stream->kind == STREAM_READ || stream->kind == STREAM_WRITE;
@@ -52,7 +57,7 @@ static void run_tail(const struct compiled *compiled, const struct streams *stre
             memcpy(copy[i], at[i], (size_t)count * size);
         at[i] = copy[i];
     }
-    compiled->program.run[0](at, 0, lanes);
+    compiled->program.run[0](at, lanes);
     for (int i = 0; i < compiled->stream_count; i++)
         if (compiled->stream[i].kind == STREAM_WRITE) {
             const size_t size = coda_dtype_size(compiled->stream[i].dtype);
@@ -60,37 +65,21 @@ static void run_tail(const struct compiled *compiled, const struct streams *stre
         }
 }
 
-void cpu_compiled_start(const struct frame *f, const struct bound_step *s, struct streams *streams)
-{
-    const struct compiled *compiled = s->step->compiled;
-    find_streams(f, s, streams);
-    streams->run = compiled->program.run[may_stream(f, compiled, streams)];
-}
-
-void cpu_compiled_run(const struct frame *f, const struct bound_step *s, const struct streams *streams, int first,
-                      int end)
-{
-    const int lanes = f->binding->plan->isa->machine_code == CODE_AVX512 ? 16 : 8;
-    const int width = f->width[0], whole = width / lanes * lanes, last = end < whole ? end : whole;
-    if (first < last)
-        streams->run(streams->at, first, last);
-    if (whole < width && end >= width)
-        run_tail(s->step->compiled, streams, whole, width - whole, lanes);
-}
-
-void cpu_compiled_next_row(const struct bound_step *s, struct streams *streams)
-{
-    for (int i = 0; i < s->step->compiled->stream_count; i++)
-        streams->at[i] += streams->stride[i];
-}
-
 void cpu_step_compiled(const struct frame *f, const struct bound_step *s)
 {
+    const struct compiled *compiled = s->step->compiled;
+    const int lanes = f->binding->plan->isa->machine_code == CODE_AVX512 ? 16 : 8;
+    const int width = f->width[0], whole = width / lanes * lanes;
     struct streams streams;
-    cpu_compiled_start(f, s, &streams);
+    find_streams(f, s, &streams);
     cpu_step_fetch_ahead(f, s->step);
+    vector_function *run = compiled->program.run[may_stream(f, compiled, &streams)];
     for (int row = 0; row < f->count; row++) {
-        cpu_compiled_run(f, s, &streams, 0, INT32_MAX);
-        cpu_compiled_next_row(s, &streams);
+        if (whole > 0)
+            run(streams.at, whole);
+        if (whole < width)
+            run_tail(compiled, &streams, whole, width - whole, lanes);
+        for (int i = 0; i < compiled->stream_count; i++)
+            streams.at[i] += streams.stride[i];
     }
 }

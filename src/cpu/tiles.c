@@ -57,11 +57,11 @@ static coda_status check_area(const struct plan *plan, coda_error *error)
 }
 
 /* As many rows as their registers leave in the first cache, dividing every run of rows. */
-static int choose_block(const struct plan *plan, int64_t level1, int most)
+static int choose_block(const struct plan *plan, int64_t level1)
 {
     int64_t room = level1 / (int64_t)sizeof(float);
     int registers = plan->register_count > 1 ? plan->register_count : 1;
-    for (int rows = most; rows > 1; rows /= 2)
+    for (int rows = 16; rows > 1; rows /= 2)
         if (plan->row_gcd % rows == 0 && rows * registers * plan->stride <= room)
             return rows;
     return 1;
@@ -98,6 +98,6 @@ coda_status cpu_choose_tile(struct cpu_kernel *k, const struct cpu_state *state,
     plan->tile_columns = columns;
     plan->stride = round_up(columns, ROOM);
     plan->padded_rows = micro ? round_up(rows, micro->rows) : rows;
-    plan->block_rows = choose_block(plan, state->machine.level1, k->plan.beside ? 4 : 16);
+    plan->block_rows = choose_block(plan, state->machine.level1);
     return check_area(plan, error);
 }

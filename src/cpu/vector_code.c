@@ -355,14 +355,14 @@ static void put_loop(struct compiler *c, int copies)
     jump_back(c, copies > 1 ? 0x8e : 0x8c, top);
 }
 
-/* rdi: streams, rsi: constants, rcx: the element, which comes in rsi, rdx: the end, r8: the last place for a round of several
- * vectors */
+/* rdi: streams, rsi: constants, rcx: the element, rdx: the end, which comes in rsi, r8: the last place for a round of
+ * several vectors */
 static void put_function(struct compiler *c, int copies)
 {
-    const unsigned char entry[] = {0x48, 0x89, 0xf1, 0x48, 0x8d, 0x35}; /* mov rcx, rsi; lea rsi, [rip + ..] */
-    const unsigned char last_place[] = {0x4c, 0x8d, 0x82};              /* lea r8, [rdx + ..] */
-    const unsigned char leave[] = {0xc5, 0xf8, 0x77, 0xc3};             /* vzeroupper; ret */
-    assemble_bytes(&c->as, entry, sizeof entry);
+    const unsigned char entry[] = {0x31, 0xc9, 0x48, 0x89, 0xf2, 0x48, 0x8d, 0x35}; /* xor ecx, ecx; mov rdx, rsi; */
+    const unsigned char last_place[] = {0x4c, 0x8d, 0x82};                          /* lea r8, [rdx + ..] */
+    const unsigned char leave[] = {0xc5, 0xf8, 0x77, 0xc3};                         /* vzeroupper; ret */
+    assemble_bytes(&c->as, entry, sizeof entry);                                    /* lea rsi, [rip + ..] */
     const int32_t distance = -(int32_t)(c->as.used + 4), round = -copies * lanes_of(c);
     assemble_bytes(&c->as, &distance, sizeof distance);
     assemble_bytes(&c->as, last_place, sizeof last_place);
@@ -401,7 +401,7 @@ static bool put_program(struct compiler *c, int copies, size_t entry[2])
     return !c->failed && c->as.used <= c->as.room;
 }
 
-bool vector_compile(const struct vector_code *code, bool wide, int copies, struct vector_program *program)
+bool vector_compile(const struct vector_code *code, bool wide, struct vector_program *program)
 {
     struct compiler c = {.code = code, .whole = wide ? ZMM : YMM, .first_register = wide ? MASK : MASK + 1};
     size_t entry[2];
@@ -414,7 +414,7 @@ bool vector_compile(const struct vector_code *code, bool wide, int copies, struc
         return false;
     c.as = (struct assembler){.code = memory, .room = CODE_ROOM, .wide = wide};
     find_last_uses(&c);
-    copies = copies < MOST_COPIES ? copies : MOST_COPIES;
+    int copies = MOST_COPIES;
     while (copies > 0 && !put_program(&c, copies, entry))
         copies /= 2;
     if (copies == 0 || mprotect(memory, CODE_ROOM, PROT_READ | PROT_EXEC)) {
@@ -438,9 +438,9 @@ void vector_release(struct vector_program *program)
 }
 
 #else
-bool vector_compile(const struct vector_code *code, bool wide, int copies, struct vector_program *program)
+bool vector_compile(const struct vector_code *code, bool wide, struct vector_program *program)
 {
-    (void)code, (void)wide, (void)copies;
+    (void)code, (void)wide;
     *program = (struct vector_program){0};
     return false;
 }

@@ -71,16 +71,16 @@ int vector_bits(struct vector_code *code, uint32_t bits);
 bool vector_primitive(struct vector_code *code, enum op op, const int input[3], int *result);
 
 /* Where each stream's row begins. */
-typedef void vector_function(char *const *streams, int64_t first, int64_t end);
+typedef void vector_function(char *const *streams, int64_t count);
 
 struct vector_program {
-    vector_function *run[2]; /* first .. end-1, multiples of the lanes; [1]: stores pass by the caches */
+    vector_function *run[2]; /* of `count` elements, a multiple of the lanes; [1]: stores pass by the caches */
     void *memory;
     size_t bytes;
 };
 
-/* wide: AVX-512; copies: vectors side by side at most, a power of two. False where the system gives no memory for code or registers do not suffice; that is no error. */
-bool vector_compile(const struct vector_code *code, bool wide, int copies, struct vector_program *program);
+/* wide: AVX-512. False where the system gives no memory for code or registers do not suffice; that is no error. */
+bool vector_compile(const struct vector_code *code, bool wide, struct vector_program *program);
 void vector_release(struct vector_program *program);
 
 #endif

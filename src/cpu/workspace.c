@@ -102,30 +102,19 @@ struct worker_memory cpu_worker_memory(const struct cpu_kernel *k, const struct 
 
 /* ---------------------------------------------------------------- threads */
 
-bool cpu_take_task(struct tasks *tasks, int64_t *task)
-{
-    *task = __atomic_fetch_add(&tasks->next, 1, __ATOMIC_RELAXED);
-    return *task < tasks->count;
-}
-
 static void work(void *context, int64_t worker)
 {
     struct tasks *tasks = context;
     int64_t task;
-    while (cpu_take_task(tasks, &task))
+    while ((task = __atomic_fetch_add(&tasks->next, 1, __ATOMIC_RELAXED)) < tasks->count)
         tasks->run(tasks, (int)worker, task);
 }
 
-void cpu_run_workers(coda_device *device, struct tasks *tasks, void (*worker)(void *tasks, int64_t worker))
+void cpu_run_tasks(coda_device *device, struct tasks *tasks)
 {
     const struct cpu_state *state = device->state;
     int64_t workers = device->threads < state->workspace.workers ? device->threads : state->workspace.workers;
     tasks->next = 0;
     if (tasks->count > 0)
-        coda_parallel_for(device, workers < tasks->count ? workers : tasks->count, worker, tasks);
-}
-
-void cpu_run_tasks(coda_device *device, struct tasks *tasks)
-{
-    cpu_run_workers(device, tasks, work);
+        coda_parallel_for(device, workers < tasks->count ? workers : tasks->count, work, tasks);
 }
