@@ -65,7 +65,7 @@ __attribute__((target("avx512f,avx512bf16"))) static void pairs_512(char *memory
 #define TILE_DOT(sum, a, b) __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #sum : : : "memory")
 
 /* Four sums share each pair of loads, as in a product. */
-static void tiles(char *memory)
+static void tiles(char *memory) /* NOLINT(readability-non-const-parameter) */
 {
     static const unsigned char configuration[64] = {
         [0] = 1,   [16] = 64, [18] = 64, [20] = 64, [22] = 64, [24] = 64, [26] = 64, [28] = 64, [30] = 64,

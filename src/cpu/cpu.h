@@ -81,6 +81,7 @@ struct gemm_run {
     int64_t chunk;                              /* blocks of K that are packed at a time */
     int64_t first_block, block_count;           /* those now */
     bool pack[2];
+    bool local; /* a task packs its right panels itself, one at a time: no other task needs them */
     float *partial;
 };
 
@@ -93,12 +94,12 @@ struct cpu_kernel {
     bool *active;
     double *uniform_value; /* one a node */
     float *uniforms;
-    int64_t frame_floats, accumulator_floats, scratch_floats; /* of a worker's memory */
+    int64_t frame_floats, accumulator_floats, scratch_floats, panel_floats; /* of a worker's memory */
 };
 
 /* A worker's part of the workspace. */
 struct worker_memory {
-    float *frame, *accumulators, *scratch;
+    float *frame, *accumulators, *scratch, *panel;
 };
 
 /* Sets name, features and functions: of the set that CODA_CPU forces, or of the best. */
@@ -126,6 +127,9 @@ struct k_block cpu_gemm_block_at(const struct gemm_run *run, int64_t index);
 /* NULL: the accumulator's sum has no such place. */
 const struct product_operands *cpu_gemm_operands_at(const struct gemm_run *run, int accumulator, int place);
 char *cpu_gemm_packed(const struct gemm_run *run, int side, int64_t tile, int slot, int64_t block);
+/* Packs one right panel: `count` lines from `first` on, `depth` steps from `k` on, of a matrix whose rows run along K. */
+void cpu_gemm_pack_panel(const struct gemm_run *run, const struct matrix *matrix, int64_t first, int64_t count,
+                         int64_t k, int64_t depth, const struct worker_memory *memory);
 /* Packs the current tiles and blocks of the left and right operands (gemm_pack.c). */
 void cpu_gemm_pack(struct gemm_run *run, coda_device *device, bool left, bool right);
 /* Packs, multiplies, and calls the tile machine on each finished tile (gemm.c). */

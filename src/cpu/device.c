@@ -80,9 +80,9 @@ static coda_status prepare_workspace(struct cpu_kernel *k, struct cpu_state *sta
     if (k->gemm.microkernel)
         cpu_gemm_measure(k, state, &packed_size, &partial_size);
     pthread_mutex_lock(&state->lock);
-    coda_status status =
-        cpu_workspace_grow(&state->workspace, k->frame_floats + k->accumulator_floats + k->scratch_floats, packed_size,
-                           partial_size, error);
+    coda_status status = cpu_workspace_grow(
+        &state->workspace, k->frame_floats + k->accumulator_floats + k->scratch_floats + k->panel_floats, packed_size,
+        partial_size, error);
     pthread_mutex_unlock(&state->lock);
     return status;
 }

@@ -27,6 +27,10 @@ struct block_operands {
     int64_t depth, rows, columns;
     float *c;
     bool start;
+    /* where right panels are packed one at a time: the matrix, its first line and step of K, and memory */
+    const struct matrix *matrix;
+    int64_t line, k;
+    const struct worker_memory *memory;
 };
 
 /* Adds one block of K to the tile of one accumulator, panel by panel: a right panel stays in the first cache while the
@@ -40,20 +44,28 @@ static void multiply_block(const struct gemm_run *run, const struct block_operan
     const int64_t step = depth * (int64_t)coda_dtype_size(micro->packed);
     const int64_t part = step * micro->columns / count_of(block->rows, micro->rows);
     for (int64_t j = 0; j < block->columns; j += micro->columns) {
-        const char *next = block->right + (j + micro->columns) * step;
+        const char *right = block->right + j * step;
+        if (run->local) {
+            cpu_gemm_pack_panel(run, block->matrix, block->line + j, block->columns - j, block->k, block->depth,
+                                block->memory);
+            right = (const char *)block->memory->panel;
+        }
+        const char *next = run->local ? right : right + micro->columns * step;
         for (int64_t i = 0; i < block->rows; i += micro->rows, next += part) {
             cpu_ahead_fetch(ahead, lines);
-            micro->run(depth, block->left + i * step, block->right + j * step, block->c + i * run->stride + j,
-                       run->stride, block->start, next);
+            micro->run(depth, block->left + i * step, right, block->c + i * run->stride + j, run->stride, block->start,
+                       next);
         }
     }
 }
 
-static void multiply_tile(const struct gemm_run *run, int64_t row_tile, int64_t column_tile, float *accumulators,
-                          struct ahead *ahead)
+static void multiply_tile(const struct gemm_run *run, int64_t row_tile, int64_t column_tile,
+                          const struct worker_memory *memory, float *accumulators, struct ahead *ahead)
 {
     const struct side *left = &run->side[0], *right = &run->side[1];
-    struct block_operands operands = {.rows = smaller(left->lines - row_tile * left->tile, left->tile),
+    struct block_operands operands = {.memory = memory,
+                                      .line = column_tile * right->tile,
+                                      .rows = smaller(left->lines - row_tile * left->tile, left->tile),
                                       .columns = smaller(right->lines - column_tile * right->tile, right->tile)};
     const int64_t calls = count_of(operands.rows, run->micro->rows) * count_of(operands.columns, run->micro->columns);
     for (int64_t block = run->first_block; block < run->first_block + run->block_count; block++) {
@@ -65,6 +77,8 @@ static void multiply_tile(const struct gemm_run *run, int64_t row_tile, int64_t 
                 continue;
             operands.left = cpu_gemm_packed(run, 0, row_tile, run->gemm->product[a][at.place].slot, block);
             operands.right = cpu_gemm_packed(run, 1, column_tile, a, block);
+            operands.matrix = &x->right;
+            operands.k = at.k;
             operands.depth = smaller(run->depth, x->depth - at.k);
             operands.c = accumulators + a * run->accumulator_size;
             operands.start = block == 0;
@@ -88,7 +102,7 @@ static void tile_task(struct tasks *tasks, int worker, int64_t task)
     cpu_ahead_create(&ahead, &frame, PHASE_TILES, row * left->tile, column * right->tile);
     if (run->micro->begin)
         run->micro->begin();
-    multiply_tile(run, row, column, accumulators, &ahead);
+    multiply_tile(run, row, column, &memory, accumulators, &ahead);
     if (run->micro->end)
         run->micro->end();
     if (run->first_block + run->block_count == run->total_blocks)
@@ -97,6 +111,18 @@ static void tile_task(struct tasks *tasks, int worker, int64_t task)
 
 /* ---------------------------------------------------------------- blocks of tiles */
 
+/* With one tile of rows no right panel is used twice: it is packed where it is multiplied, and never leaves the first cache.
+ * Others than those whose rows run along K are read in longer runs many tiles at a time. */
+static bool packs_locally(const struct gemm_run *run, const struct workspace *space)
+{
+    const int64_t left = run->side[0].slots * run->side[0].bytes * run->total_blocks;
+    bool deep = run->side[0].lines <= run->side[0].tile && left <= space->packed_size;
+    for (int a = 0; a < run->accumulators; a++)
+        for (int place = 0; place < run->gemm->rank; place++)
+            deep = deep && (run->operands[a][place].depth == 0 || run->operands[a][place].right.deep);
+    return deep;
+}
+
 /* How much of K and how many tiles are packed at a time. Where all of K does not fit for a good many tiles,
  * accumulators wait in memory for the next range. */
 static void choose_blocks(struct gemm_run *run, const struct workspace *space)
@@ -104,6 +130,13 @@ static void choose_blocks(struct gemm_run *run, const struct workspace *space)
     enum { ENOUGH = 1024 }; /* rows and columns that make packing cheap */
     int64_t row_tiles = count_of(run->side[0].lines, run->side[0].tile),
             column_tiles = count_of(run->side[1].lines, run->side[1].tile);
+    run->local = packs_locally(run, space);
+    if (run->local) {
+        run->chunk = run->total_blocks;
+        run->side[0].most = 1;
+        run->side[1].most = column_tiles;
+        return;
+    }
     int64_t some_rows = smaller(row_tiles, count_of(ENOUGH, run->side[0].tile));
     int64_t some_columns = smaller(column_tiles, count_of(ENOUGH, run->side[1].tile));
     int64_t row_bytes = run->side[0].slots * run->side[0].bytes, column_bytes = run->accumulators * run->side[1].bytes;
@@ -124,7 +157,7 @@ static void choose_blocks(struct gemm_run *run, const struct workspace *space)
 /* Packs what the block of tiles needs and is not packed yet, and multiplies it out. */
 static void run_block(struct gemm_run *run, const coda_kernel *kernel, bool new_left, bool new_right)
 {
-    cpu_gemm_pack(run, kernel->device, new_left, new_right);
+    cpu_gemm_pack(run, kernel->device, new_left, new_right && !run->local);
     run->tasks = (struct tasks){.count = run->side[0].count * run->side[1].count, .run = tile_task};
     cpu_run_tasks(kernel->device, &run->tasks);
 }

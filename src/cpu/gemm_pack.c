@@ -78,6 +78,13 @@ static int64_t wide_tasks(const struct gemm_run *run, int side)
                : 0;
 }
 
+void cpu_gemm_pack_panel(const struct gemm_run *run, const struct matrix *matrix, int64_t first, int64_t count,
+                         int64_t k, int64_t depth, const struct worker_memory *memory)
+{
+    const struct packer packer = {run->micro, run->isa, 1, run->side[1].width, memory->scratch};
+    cpu_matrix_pack_deep(matrix, &packer, first, smaller(run->side[1].width, count), k, depth, (char *)memory->panel);
+}
+
 /* One panel, all blocks of K. */
 static void pack_deep(const struct gemm_run *run, const struct packer *packer, int64_t task)
 {

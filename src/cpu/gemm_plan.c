@@ -101,4 +101,5 @@ void cpu_gemm_measure(struct cpu_kernel *k, const struct cpu_state *state, int64
     k->accumulator_floats = tile;
     int64_t lines = k->plan.padded_rows > gemm->padded_columns ? k->plan.padded_rows : gemm->padded_columns;
     k->scratch_floats = cpu_matrix_scratch_floats(micro, gemm->depth, lines);
+    k->panel_floats = micro->columns * gemm->depth * element / (int64_t)sizeof(float);
 }

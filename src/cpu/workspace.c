@@ -97,7 +97,8 @@ void cpu_workspace_release(struct workspace *space)
 struct worker_memory cpu_worker_memory(const struct cpu_kernel *k, const struct workspace *space, int worker)
 {
     float *memory = space->memory + worker * space->part;
-    return (struct worker_memory){memory, memory + k->frame_floats, memory + k->frame_floats + k->accumulator_floats};
+    float *accumulators = memory + k->frame_floats, *scratch = accumulators + k->accumulator_floats;
+    return (struct worker_memory){memory, accumulators, scratch, scratch + k->scratch_floats};
 }
 
 /* ---------------------------------------------------------------- threads */
