@@ -108,6 +108,19 @@ static void share_memory(const struct gpu *gpu, const struct plan *plan, struct 
             break;
 }
 
+/* May a last wave of tiles be built of half as wide ones? Where sizes are known, would it be? */
+static bool may_be_narrow(const struct gpu *gpu, const coda_kernel *kernel, const struct plan *plan,
+                          const struct variant *v)
+{
+    int64_t rows = plan->form->row_axis < 0 ? 1 : kernel->fixed_size[plan->form->row_axis];
+    int64_t columns = plan->form->column_axis < 0 ? 1 : kernel->fixed_size[plan->form->column_axis];
+    bool halves =
+        plan->accumulator_count == 1 && v->columns == ACCUMULATOR_COLUMNS && v->columns / 2 % plan->run_columns == 0;
+    /* The direct schedule's parts of runs of rows cover a whole tile; epilogue warps must pass it in halves. */
+    halves &= v->mainloop == MAINLOOP_DIRECT ? plan->over_rows_count == 0 : v->halves == 2;
+    return halves && (!rows || !columns || hopper_narrow_tiles(gpu, v, rows, columns) > 0);
+}
+
 /* A tile is 128 rows by 256 columns, or 128 where there are few; twins share the columns. */
 static bool hopper_tile(const struct gpu *gpu, const coda_kernel *kernel, const struct plan *plan, struct variant *v)
 {
@@ -128,8 +141,10 @@ static bool hopper_tile(const struct gpu *gpu, const coda_kernel *kernel, const 
     v->halves = 1;
     if (v->mainloop == MAINLOOP_WARPS)
         share_memory(gpu, plan, v);
-    v->box_rows =
-        !plan->right_k_major || plan_is_stacked(plan) ? 64 : v->columns * plan->accumulator_count / v->cluster;
+    v->narrow = may_be_narrow(gpu, kernel, plan, v);
+    v->box_rows = !plan->right_k_major || plan_is_stacked(plan) || v->narrow
+                      ? 64
+                      : v->columns * plan->accumulator_count / v->cluster;
     if (v->box_rows > v->columns)
         v->box_rows = v->columns;
     v->map_count = hopper_map_count(plan);

@@ -2,8 +2,7 @@
 #ifndef CODA_CUDA_EMIT_H
 #define CODA_CUDA_EMIT_H
 
-#include "cuda/plan.h"
-#include "cuda/text.h"
+#include "cuda/source.h"
 
 /* Where a value is wanted. */
 enum region {
@@ -77,7 +76,8 @@ void emit_finish(struct emitter *e, struct text *out);   /* rows.c: coda_finish:
 void emit_inputs(struct emitter *e, struct text *out);   /* inputs.c: struct Inputs, Ahead, coda_fetch, coda_ahead */
 void emit_group(struct emitter *e, struct text *out);    /* group.c: struct State, coda_start, coda_group */
 void emit_products(struct emitter *e, struct text *out); /* products.c: addresses of factors */
-void emit_hopper(const struct plan *plan, int columns, struct text *out); /* hopper.c: maps of factors, wgmma */
+void emit_hopper(const struct plan *plan, const struct variant *v,
+                 struct text *out); /* hopper.c: maps of factors, wgmma */
 
 /* The statement that stores `value` of an out at element `index`, which is text. */
 void emit_store(struct emitter *e, struct text *text, const char *indent, int operand, const char *index,

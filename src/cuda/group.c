@@ -100,8 +100,7 @@ static void store_tile(struct emitter *e, struct text *out, int i)
     const char *type = out_type(e, i);
     bool adds = e->graph->operand[i].role == CODA_ACCUMULATE && e->graph->operand[i].dtype == CODA_F32;
     const char *put = coda_dtype_size(e->graph->operand[i].dtype) == 4 ? "PUT" : "put";
-    text_add(out,
-             "        %s_%sx8(P.t[%d].data + ((long)row * P.t[%d].stride + column) * SIZE_%s, o%d, count, WIDE(%d));\n",
+    text_add(out, "        %s_%sx8(P.t[%d].data + ELEMENT(%d, row, column) * SIZE_%s, o%d, count, WIDE(%d));\n",
              adds ? "add" : put, type, i, i, type, i, i);
 }
 
@@ -347,7 +346,7 @@ static void half_out(struct emitter *e, struct text *out, int i)
         text_add(out, "        if (!(at.quad & %d))\n", distance / 8);
     bool adds = e->graph->operand[i].role == CODA_ACCUMULATE && e->graph->operand[i].dtype == CODA_F32;
     text_add(out,
-             "        %s_%sx%d(P.t[%d].data + ((long)row * P.t[%d].stride + half) * SIZE_%s, o%d, count, WIDE(%d));\n  "
+             "        %s_%sx%d(P.t[%d].data + ELEMENT(%d, row, half) * SIZE_%s, o%d, count, WIDE(%d));\n  "
              "  }\n    "
              "}\n",
              adds ? "add" : "put", type, elements, i, i, type, i, i);
@@ -384,7 +383,7 @@ static void run_out(struct emitter *e, struct text *out, int i)
         snprintf(owner, sizeof owner, "(at.lane & RUN_LANES(%d) - 1) == 0", run / columns);
     else
         snprintf(owner, sizeof owner, "(at.quad & %d) == 0", lanes_of_run(run) - 1);
-    snprintf(index, sizeof index, "(long)row * P.t[%d].stride + column / %d", i, run);
+    snprintf(index, sizeof index, "ELEMENT(%d, row, column / %d)", i, run);
     text_add(out,
              "    UNROLL for (int h = 0; h < 2; h++) {\n        const int row = at.row + ROW_STEP * h;\n%s%s"
              "        if (%s && (FAST || row < ROWS && column < COLUMNS)) /* %s */\n",

@@ -36,15 +36,15 @@ bool plan_is_stacked(const struct plan *plan)
 
 /* ---------------------------------------------------------------- text */
 
-static void emit_wgmma(struct text *out, int columns, bool left_k_major, bool right_k_major, bool f16)
+static void emit_wgmma(struct text *out, const char *name, int columns, bool left_k_major, bool right_k_major, bool f16)
 {
     int count = columns / 2;
     const char *type = f16 ? "f16" : "bf16";
     text_add(
         out,
-        "INLINE void wgmma(float *d, u64 a, u64 b, int add)\n{\n    asm volatile(\"{\\n.reg .pred p;\\nsetp.ne.b32 p, "
+        "INLINE void %s(float *d, u64 a, u64 b, int add)\n{\n    asm volatile(\"{\\n.reg .pred p;\\nsetp.ne.b32 p, "
         "%%%d, 0;\\n\"\n        \"wgmma.mma_async.sync.aligned.m64n%dk16.f32.%s.%s {\"\n        \"",
-        count + 2, columns, type, type);
+        name, count + 2, columns, type, type);
     for (int i = 0; i < count; i++)
         text_add(out, "%%%d%s", i, i + 1 < count ? (i % 16 == 15 ? ",\"\n        \"" : ",") : "");
     text_add(out, "}, %%%d, %%%d, p, 1, 1, %d, %d;\\n}\\n\"\n        : ", count, count + 1, !left_k_major,
@@ -52,6 +52,10 @@ static void emit_wgmma(struct text *out, int columns, bool left_k_major, bool ri
     for (int i = 0; i < count; i++)
         text_add(out, "\"+f\"(d[%d])%s", i, i + 1 < count ? (i % 8 == 7 ? ",\n          " : ", ") : "");
     text_add(out, "\n        : \"l\"(a), \"l\"(b), \"r\"(add));\n}\n");
+}
+
+static void emit_wait(struct text *out, int count)
+{
     text_add(out,
              "/* The accumulators are operands, so that no read of them moves above the wait. */\n"
              "INLINE void wgmma_wait(float *d)\n{\n    asm volatile(\"wgmma.wait_group.sync.aligned 0;\"\n        : ");
@@ -60,8 +64,10 @@ static void emit_wgmma(struct text *out, int columns, bool left_k_major, bool ri
     text_add(out, "\n        :\n        : \"memory\");\n}\n\n");
 }
 
-void emit_hopper(const struct plan *plan, int columns, struct text *out)
+void emit_hopper(const struct plan *plan, const struct variant *v, struct text *out)
 {
+    int columns = v->columns * plan->accumulator_count;
+    bool f16 = plan->factor_type == CODA_F16;
     text_add(out, "INLINE int left_map(const int s) { return s; }\n"
                   "/* The map of column n of an accumulator's right operand; n becomes the row of that part. */\n"
                   "INLINE int right_map(const Params &P, const int a, const int s, int &n)\n{\n");
@@ -75,8 +81,12 @@ void emit_hopper(const struct plan *plan, int columns, struct text *out)
             text_add(out, "        return %d;\n    }\n", right_index(plan, a, s, segment->right_count - 1));
         }
     text_add(out, "    return 0;\n}\n");
-    emit_wgmma(out, columns * plan->accumulator_count, plan->left_k_major, plan->right_k_major,
-               plan->factor_type == CODA_F16);
+    emit_wgmma(out, "wgmma", columns, plan->left_k_major, plan->right_k_major, f16);
+    if (v->narrow)
+        emit_wgmma(out, "wgmma_half", columns / 2, plan->left_k_major, plan->right_k_major, f16);
+    else
+        text_add(out, "#define wgmma_half wgmma\n");
+    emit_wait(out, columns / 2);
 }
 
 /* ---------------------------------------------------------------- launches */
@@ -107,7 +117,7 @@ bool hopper_accepts(const struct plan *plan, const struct variant *v, const stru
 {
     *why = NULL;
     if (launch->size[plan->form->row_axis] > 65535LL * BAND_ROWS * 2 - 256 ||
-        launch->size[plan->form->column_axis] > 65535LL * v->columns)
+        launch->size[plan->form->column_axis] > 65535LL * v->columns / 2)
         *why = "the tile has more than 65535 places along a side";
     for (int a = 0; a < plan->accumulator_count && !*why; a++) {
         int64_t before = 0;
@@ -119,6 +129,14 @@ bool hopper_accepts(const struct plan *plan, const struct variant *v, const stru
         }
     }
     return !*why;
+}
+
+int64_t hopper_narrow_tiles(const struct gpu *gpu, const struct variant *v, int64_t rows, int64_t columns)
+{
+    int64_t height = (int64_t)v->bands * BAND_ROWS * v->cluster, resident = gpu->multiprocessors / v->cluster;
+    int64_t tiles = (rows + height - 1) / height * ((columns + v->columns - 1) / v->columns);
+    int64_t left = tiles % resident;
+    return 2 * left <= resident ? left : 0;
 }
 
 /* A matrix in 128-byte rows of boxes: 64 elements along its rows by `rows`. */

@@ -51,8 +51,7 @@ static void emit_fetch(struct emitter *e, struct text *out, int i)
     const char *fetch = is_paired(e, input) ? "FETCH" : "fetch";
     if (input->id_value < 0) {
         text_add(out,
-                 "        %s_%sx%d(in.i%d[b][h], P.t[%d].data + ((long)row * P.t[%d].stride + first) * "
-                 "SIZE_%s, count, "
+                 "        %s_%sx%d(in.i%d[b][h], P.t[%d].data + ELEMENT(%d, row, first) * SIZE_%s, count, "
                  "WIDE(%d));\n    }\n",
                  fetch, type, elements, i, input->operand, input->operand, type, input->operand);
         return;
@@ -130,7 +129,7 @@ static void emit_copy(struct emitter *e, struct text *copy, struct text *take, i
     bool other_blocks = input->distance && pairing_of(input->distance) == PAIRING_BLOCKS;
     open_element(e, copy, input);
     text_add(copy,
-             "        const char *from = P.t[%d].data + ((long)row * P.t[%d].stride + first) * SIZE_%s;\n        "
+             "        const char *from = P.t[%d].data + ELEMENT(%d, row, first) * SIZE_%s;\n        "
              "(void)count;\n",
              input->operand, input->operand, type);
     text_add(take, "    UNROLL for (int b = 0; b < BLOCKS; b++)\n    UNROLL for (int h = 0; h < 2; h++) {\n");

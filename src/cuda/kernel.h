@@ -76,6 +76,8 @@ void cuda_drop(coda_device *device, void *recording);
 /* Hopper's kernels (hopper.c): can they serve this launch? If not, *why says what is missing. */
 bool hopper_accepts(const struct plan *plan, const struct variant *variant, const struct launch *launch,
                     const char **why);
+/* Tiles of the last wave that take half the time as two tiles of half the columns each; 0 where that wave is too full. */
+int64_t hopper_narrow_tiles(const struct gpu *gpu, const struct variant *variant, int64_t rows, int64_t columns);
 int hopper_map_count(const struct plan *plan);
 bool plan_is_stacked(const struct plan *plan); /* along N */
 coda_status hopper_maps(const struct gpu *gpu, const struct plan *plan, const struct variant *variant,

@@ -103,15 +103,27 @@ static bool chunks_align(const struct plan *plan, const struct launch *launch)
     return true;
 }
 
-/* May tiles inside the matrix move 16 bytes at a time everywhere? Outs of runs and vectors are stored one by one. */
-static bool all_wide(const struct plan *plan, const struct launch *launch)
+/* Has it few enough elements that 32 bits index them? */
+static bool is_short(const coda_tensor *t)
+{
+    return t->rank < 2 || t->shape[0] * t->stride <= UINT32_MAX;
+}
+
+static bool is_fast(const coda_tensor *t)
+{
+    return is_wide(t) && is_short(t);
+}
+
+/* May tiles inside the matrix move 16 bytes at a time everywhere, and index by 32 bits? Outs of runs and vectors are stored
+ * one by one. */
+static bool all_fast(const struct plan *plan, const struct launch *launch)
 {
     const struct graph *graph = plan->graph;
     for (int i = 0; i < plan->input_count; i++)
-        if (!is_wide(&launch->operand[plan->input[i].operand]))
+        if (!is_fast(&launch->operand[plan->input[i].operand]))
             return false;
     for (int i = 0; i < plan->column_count; i++)
-        if (!is_wide(&launch->operand[plan->column[i].operand]))
+        if (!is_fast(&launch->operand[plan->column[i].operand]))
             return false;
     for (int i = 0; i < graph->node_count; i++)
         if (plan->form->used[i] && graph->node[i].op == OP_ROPE &&
@@ -120,7 +132,7 @@ static bool all_wide(const struct plan *plan, const struct launch *launch)
     for (int i = 0; i < graph->operand_count; i++) {
         enum space space = plan->form->space[graph->operand[i].node];
         bool tile = space == SPACE_TILE || space == SPACE_HALF;
-        if (graph->operand[i].role != CODA_IN && tile && !is_wide(&launch->operand[i]))
+        if (graph->operand[i].role != CODA_IN && !(tile ? is_fast : is_short)(&launch->operand[i]))
             return false;
     }
     return true;
@@ -184,7 +196,7 @@ static coda_status make_grid(const struct gpu *gpu, const struct plan *plan, con
 {
     const struct variant *v = &compiled->variant;
     int64_t rows = size_of(launch, plan->form->row_axis), columns = size_of(launch, plan->form->column_axis);
-    *geometry = (struct geometry){.group = 8, .chunks = chunks_align(plan, launch), .all_wide = all_wide(plan, launch)};
+    *geometry = (struct geometry){.group = 8, .chunks = chunks_align(plan, launch), .all_wide = all_fast(plan, launch)};
     c->grid_x = c->grid_y = c->grid_z = 1;
     switch (v->mainloop) {
     case MAINLOOP_ROWS:
@@ -205,10 +217,12 @@ static coda_status make_grid(const struct gpu *gpu, const struct plan *plan, con
     if (row_tiles * column_tiles > INT32_MAX / 2)
         return fail(error, CODA_UNSUPPORTED, "%s: %lld x %lld has more tiles than a grid holds", plan->graph->name,
                     (long long)rows, (long long)columns);
+    int64_t tiles = row_tiles * column_tiles, narrow = v->narrow ? hopper_narrow_tiles(gpu, v, rows, columns) : 0;
     geometry->row_tiles = (int32_t)row_tiles;
     geometry->column_tiles = (int32_t)column_tiles;
+    geometry->whole = (int32_t)(tiles - narrow);
     int64_t resident = hopper ? gpu->multiprocessors / v->cluster : INT32_MAX;
-    c->grid_x = (unsigned)(minimum(row_tiles * column_tiles, resident) * (hopper ? v->cluster : 1));
+    c->grid_x = (unsigned)(minimum(tiles + narrow, resident) * (hopper ? v->cluster : 1));
     return CODA_OK;
 }
 

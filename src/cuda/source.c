@@ -101,7 +101,7 @@ static void write_parameters(const struct plan *plan, const struct variant *v, s
     text_add(out, " */\n    int size[%d]; /*", at_least_one(graph->axis_count));
     for (int i = 0; i < graph->axis_count; i++)
         text_add(out, " %d %s", i, graph->axis[i].name);
-    text_add(out, " */\n    int row_tiles, column_tiles, group, columns_per_block, chunks, all_wide;\n};\n\n");
+    text_add(out, " */\n    int row_tiles, column_tiles, group, columns_per_block, chunks, all_wide, whole;\n};\n\n");
 }
 
 /* ---------------------------------------------------------------- the text */
@@ -131,7 +131,8 @@ static void write_definitions(const struct plan *plan, const struct variant *v, 
              v->halves ? v->halves : 1);
     text_add(out, "#define SLOTS %d\n#define ACROSS %d\n#define TOGETHER %d\n#define RESIDENT %d\n", v->slots, across,
              v->together, v->resident);
-    text_add(out, "#define RUN_COLUMNS %d\n#define GATHERS %d\n", plan->run_columns, plan_gathers(plan));
+    text_add(out, "#define RUN_COLUMNS %d\n#define GATHERS %d\n#define NARROW %d\n", plan->run_columns,
+             plan_gathers(plan), v->narrow);
     text_add(out, "#define WRITES_ROWS %d\n", plan->writes_rows);
     text_add(out, "#define LEFT_K_MAJOR %d\n#define RIGHT_K_MAJOR %d\n#define FACTOR_F16 %d\n", plan->left_k_major,
              plan->right_k_major, plan->factor_type == CODA_F16);
@@ -178,7 +179,7 @@ static void write_generated(struct emitter *e, const struct variant *v, struct t
     if (e->plan->accumulator_count)
         emit_products(e, out);
     if (is_hopper(v->mainloop))
-        emit_hopper(e->plan, v->columns, out);
+        emit_hopper(e->plan, v, out);
     emit_inputs(e, out);
     emit_group(e, out);
     emit_finish(e, out);

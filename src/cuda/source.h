@@ -29,6 +29,7 @@ struct variant {
     int together; /* elementwise: such steps whose operands are asked for at once */
     int resident; /* elementwise: blocks that a multiprocessor must hold */
     int cluster;  /* blocks that share the right operand */
+    bool narrow;  /* Hopper: tiles of a last wave that fills less than half the GPU may be half as wide */
     int box_rows; /* Hopper: rows of the right operand that one copy brings */
     int map_count;
 };
@@ -55,6 +56,7 @@ struct device_tensor {
 };
 struct geometry {
     int32_t row_tiles, column_tiles, group, columns_per_block, chunks, all_wide;
+    int32_t whole; /* Hopper: tiles before the narrow ones */
 };
 
 #endif

@@ -124,9 +124,11 @@ static void run_sizes(struct run *run, const coda_dims *dims, uint64_t seed)
     }
     if (seed % 2)
         set_parameters(&trial);
-    /* On few multiprocessors a block walks many tiles, as it does where matrices are large. */
+    /* On few multiprocessors a block walks many tiles, as it does where matrices are large; on some, the last wave is
+     * built of narrow tiles behind whole ones, and on all of them there are narrow ones alone. */
+    static const int few[] = {2, 10, 6, 14};
     struct gpu *gpu = run->device->state;
-    gpu->multiprocessors = seed % 4 < 2 ? 2 : run->multiprocessors;
+    gpu->multiprocessors = seed % 8 < 4 ? few[seed % 4] : run->multiprocessors;
     if (!evaluate_trial(&trial, &evaluation, &why)) {
         report(run, 0, PLACING_PACKED, dims, why);
     } else {

@@ -20,6 +20,17 @@ INLINE void direct_fetch(const Params &P, const Place &at, int c, Inputs *in, Ah
         coda_ahead<false>(P, at, c, ahead[c & 1]);
 }
 
+/* All steps of a tile. */
+template <bool HALF> INLINE void multiply(float *d, const Block &block, Ring &ring, int thread)
+{
+    ROLLED for (u32 k = 0; k < block.steps; k++)
+    {
+        start_step<HALF>(d, block, ring, k == 0);
+        if (k >= FLIGHT)
+            finish_step(ring, thread);
+    }
+}
+
 INLINE void run_consumer(const Params &P, const Block &block, int band, int thread)
 {
     Ring ring = ring_start(block, band, thread);
@@ -32,12 +43,11 @@ INLINE void run_consumer(const Params &P, const Block &block, int band, int thre
                                   block.scratch + band * OVER_ROWS * 4 * SCRATCH_COLUMNS);
         float d[FRAGMENT];
         UNROLL for (int i = 0; i < FRAGMENT; i++) asm volatile("" : "=f"(d[i])); /* the first product overwrites it */
-        ROLLED for (u32 k = 0; k < block.steps; k++)
-        {
-            start_step(d, block, ring, k == 0);
-            if (k >= FLIGHT)
-                finish_step(ring, thread);
-        }
+        const int groups = is_narrow(P, t) ? GROUPS / 2 : GROUPS;
+        if (is_narrow(P, t))
+            multiply<true>(d, block, ring, thread);
+        else
+            multiply<false>(d, block, ring, thread);
         Inputs in[2];
         Ahead ahead[2];
         if (HAS_VALUES)
@@ -50,7 +60,9 @@ INLINE void run_consumer(const Params &P, const Block &block, int band, int thre
         UNROLL for (int c = 0; c < GROUPS; c++)
         {
             Accumulators acc;
-            if (c + 1 < GROUPS)
+            if (NARROW && c >= groups)
+                break;
+            if (c + 1 < groups)
                 direct_fetch(P, at, c + 1, in, ahead, !ROTATIONS);
             if (ROTATIONS) { /* two groups of angles do not fit the registers */
                 coda_ahead<false>(P, at, c, ahead[0]);

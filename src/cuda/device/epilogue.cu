@@ -38,6 +38,9 @@ INLINE int coda_block(int c, int b) { return c / STEP * (BLOCKS * STEP) + c % ST
 #define WIDE(operand) (FAST || (P.wide >> (operand) & 1) != 0)
 #define INSIDE(row) (FAST || (row) < ROWS)
 #define COUNT(row, left) (FAST ? 8 : (row) < ROWS ? (left) : 0)
+/* The index of an element: by 32 bits where FAST, since launches say so of matrices that have fewer elements. */
+#define ELEMENT(operand, row, column)                                                                                  \
+    (FAST ? (long)((u32)(row) * (u32)P.t[operand].stride + (u32)(column)) : (long)(row) * P.t[operand].stride + (column))
 #define RUNS(run) ((COLUMNS + (run) - 1) / (run))
 #define CLAMP(i, n) ((long)((i) < (n) ? (i) : (n) - 1))
 #define CLAMP_ROW(row) CLAMP(row, ROWS)

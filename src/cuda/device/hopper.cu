@@ -55,6 +55,23 @@ INLINE u32 count_up(u32 counter)
     asm volatile("atom.acq_rel.cta.shared.add.u32 %0, [%1], 1;" : "=r"(before) : "r"(counter) : "memory");
     return before;
 }
+/* How often something was handed over: by one lane, after the warp's stores and __syncwarp. */
+INLINE void count_release(u32 counter)
+{
+    asm volatile("red.release.cta.shared.add.u32 [%0], 1;" ::"r"(counter) : "memory");
+}
+INLINE u32 count_acquire(u32 counter)
+{
+    u32 count;
+    asm volatile("ld.acquire.cta.shared.u32 %0, [%1];" : "=r"(count) : "r"(counter) : "memory");
+    return count;
+}
+/* Sleeps until the phase ends, or for a while. */
+INLINE void barrier_doze(u32 barrier, u32 phase)
+{
+    asm volatile("{\n.reg .pred P;\nmbarrier.try_wait.parity.shared::cta.b64 P, [%0], %1;\n}" ::"r"(barrier), "r"(phase)
+                 : "memory");
+}
 INLINE void barrier_arrive(u32 barrier)
 {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
@@ -113,20 +130,27 @@ INLINE u64 with_high(u32 low, bool k_major)
 struct Tile {
     int m, n; /* first row and column */
 };
+/* From P.whole on, tiles are half as wide, two in the place of one: the last wave, which would leave most of the GPU idle.
+ * A block has at most one of them, its last tile (launch.c). K's order is that of whole tiles, so the bits are too. */
+INLINE bool is_narrow(const Params &P, int t) { return NARROW && t >= P.whole; }
+#define PLACE_COLUMNS (NARROW ? TILE_COLUMNS / 2 : TILE_COLUMNS) /* tiles begin at multiples of these */
 INLINE Tile tile_at(const Params &P, int t, int rank)
 {
+    const int half = is_narrow(P, t) ? t - P.whole : 0;
+    t -= (half + 1) / 2;
     const int per_group = P.group * P.column_tiles, g = t / per_group, r = t - g * per_group;
     const int rows = P.row_tiles - g * P.group < P.group ? P.row_tiles - g * P.group : P.group;
     Tile tile;
     tile.m = ((g * P.group + r % rows) * CLUSTER + rank) * TILE_ROWS;
-    tile.n = r / rows * TILE_COLUMNS;
+    tile.n = r / rows * TILE_COLUMNS + (half & 1) * PLACE_COLUMNS;
     return tile;
 }
 
 /* Everything that all warps know. */
 struct Block {
     u32 left, right, full, empty, values_full, values_empty; /* shared memory */
-    u32 slab_full, slab_empty, finished;                     /* of 16 rows that are handed over; two counters of them */
+    u32 slab_full, slab_empty; /* of 16 rows that are handed over */
+    u32 handed, finished;      /* counters: how often each was handed over; of a band's, with whose parts one is done */
     u32 slots;                                               /* for inputs of the epilogue's warps */
     float *values, *scratch;
     char *rounded;
@@ -141,13 +165,15 @@ INLINE void run_producer(const Params &P, const Block &block)
     ROLLED for (int t = block.cluster; t < block.tiles; t += block.clusters)
     {
         const Tile tile = tile_at(P, t, block.rank);
+        const int boxes = is_narrow(P, t) ? BOXES / 2 : BOXES, first = block.rank * boxes * BOX_ROWS;
+        const u32 bytes = LEFT_BYTES + boxes * CLUSTER * BOX_ROWS * K_ROW_BYTES;
         ROLLED for (int s = 0; s < SEGMENTS(0); s++)
         {
             const Map *map[BOXES];
             int row[BOXES];
             UNROLL for (int i = 0; i < BOXES; i++)
             {
-                const int column = (block.rank * BOXES + i) * BOX_ROWS;
+                const int column = (first + i * BOX_ROWS) % TOTAL_COLUMNS;
                 row[i] = tile.n + column % TILE_COLUMNS;
                 map[i] = P.map + right_map(P, column / TILE_COLUMNS, s, row[i]);
             }
@@ -156,7 +182,7 @@ INLINE void run_producer(const Params &P, const Block &block)
             {
                 const u32 full = block.full + 8 * stage;
                 barrier_wait(block.empty + 8 * stage, phase);
-                barrier_expect(full, LEFT_BYTES + RIGHT_BYTES);
+                barrier_expect(full, bytes);
                 const u32 left = block.left + stage * LEFT_BYTES;
 #if LEFT_K_MAJOR
                 bring(left, P.map + left_map(s), full, k, tile.m);
@@ -166,7 +192,9 @@ INLINE void run_producer(const Params &P, const Block &block)
 #endif
                 UNROLL for (int i = 0; i < BOXES; i++)
                 {
-                    const u32 right = block.right + stage * RIGHT_BYTES + (block.rank * BOXES + i) * BOX_ROWS * K_ROW_BYTES;
+                    if (NARROW && i >= boxes)
+                        break;
+                    const u32 right = block.right + stage * RIGHT_BYTES + (first + i * BOX_ROWS) * K_ROW_BYTES;
 #if RIGHT_K_MAJOR
                     const int x = k, y = row[i];
 #else
@@ -227,14 +255,20 @@ INLINE void release_stage(Ring &ring, int thread)
 
 #define STEP_LEFT (LEFT_K_MAJOR ? 2 : 128)
 #define STEP_RIGHT (RIGHT_K_MAJOR ? 2 : 128)
-/* Starts the products of one step. */
-INLINE void start_step(float *d, const Block &block, Ring &ring, bool first)
+/* Starts the products of one step; of a narrow tile, by half the columns. */
+template <bool HALF> INLINE void start_step(float *d, const Block &block, Ring &ring, bool first)
 {
     barrier_wait(ring.full, ring.phase);
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
     UNROLL for (int i = 0; i < DEPTH / 16; i++)
-        wgmma(d, with_high(ring.left + i * STEP_LEFT, LEFT_K_MAJOR), with_high(ring.right + i * STEP_RIGHT, RIGHT_K_MAJOR),
-              i > 0 || !first);
+    {
+        const u64 left = with_high(ring.left + i * STEP_LEFT, LEFT_K_MAJOR);
+        const u64 right = with_high(ring.right + i * STEP_RIGHT, RIGHT_K_MAJOR);
+        if (HALF)
+            wgmma_half(d, left, right, i > 0 || !first);
+        else
+            wgmma(d, left, right, i > 0 || !first);
+    }
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
     ring.left += LEFT_BYTES >> 4, ring.right += RIGHT_BYTES >> 4, ring.full += 8;
     if (ring.full == block.empty) {

@@ -22,7 +22,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) coda_kernel(const __grid_co
     block.full = shared_address(next), block.empty = block.full + 8 * STAGES;
     block.values_full = block.empty + 8 * STAGES, block.values_empty = block.values_full + 16;
     block.slab_full = block.values_empty + 16, block.slab_empty = block.slab_full + 64;
-    block.finished = block.slab_empty + 64;
+    block.finished = block.slab_empty + 64, block.handed = block.finished + 8;
     next += BARRIER_BYTES;
     block.values = (float *)next;
     block.scratch = (float *)(next + 2 * VALUES * TILE_ROWS * 4);
@@ -31,7 +31,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) coda_kernel(const __grid_co
     asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(block.rank));
     block.cluster = blockIdx.x / CLUSTER, block.clusters = gridDim.x / CLUSTER;
 #endif
-    block.tiles = P.row_tiles * P.column_tiles;
+    block.tiles = 2 * P.row_tiles * P.column_tiles - P.whole;
     block.steps = count_steps(P);
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) {
@@ -46,6 +46,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) coda_kernel(const __grid_co
         for (int i = 0; i < 8; i++) {
             barrier_init(block.slab_full + 8 * i, 1);
             barrier_init(block.slab_empty + 8 * i, 1);
+            shared_store_4(block.handed + 4 * i, 0);
         }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }

@@ -56,6 +56,6 @@ INLINE void take_accumulators(Accumulators &acc, u32 rows, int c, int lane)
 }
 
 /* A tile in one register: registers are what these loops are short of. */
-INLINE u32 pack_tile(const Tile &tile) { return (u32)tile.m / TILE_ROWS << 16 | (u32)tile.n / TILE_COLUMNS; }
+INLINE u32 pack_tile(const Tile &tile) { return (u32)tile.m / TILE_ROWS << 16 | (u32)tile.n / PLACE_COLUMNS; }
 INLINE int packed_row(u32 tile) { return (tile >> 16) * TILE_ROWS; }
-INLINE int packed_column(u32 tile) { return (tile & 0xffff) * TILE_COLUMNS; }
+INLINE int packed_column(u32 tile) { return (tile & 0xffff) * PLACE_COLUMNS; }

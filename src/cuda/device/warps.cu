@@ -1,6 +1,7 @@
 /* Epilogue warps: the three warps beside the producer take the rounded tile from shared memory and run its epilogue, while
  * the consumers multiply the next one. They share it in units of 16 rows by HALF_COLUMNS, one after the other, each handed
- * over by barriers of its own. The last tile's epilogue, which nothing overlaps, is the consumers' own. */
+ * over by barriers of its own. The last tile's epilogue, which nothing overlaps, is the consumers' own, unless the tile is
+ * at an edge: text for edges is long, and one copy of it compiles sooner than two. */
 
 #define UNITS (8 * HALVES)                     /* of a tile */
 #define UNIT_GROUPS (GROUPS / HALVES)
@@ -46,9 +47,12 @@ template <bool FAST> INLINE void look_ahead(const Params &P, const Place &at, in
 }
 
 /* A unit at the edge: everything is fetched when it is wanted. */
-INLINE void run_edge_unit(const Params &P, const Place &at, u32 rows)
+INLINE void run_edge_unit(const Params &P, const Unit &unit, const Place &at, u32 rows)
 {
     State state;
+    /* Nothing of it is in the matrix; parts of runs of rows must still be told that they have no rows. */
+    if (unit_column(unit) >= COLUMNS || OVER_ROWS == 0 && packed_row(unit.place) + 16 * (int)(unit.index & 7) >= ROWS)
+        return;
     coda_start(state);
     ROLLED for (int c = 0; c < UNIT_GROUPS; c++)
     {
@@ -63,14 +67,15 @@ INLINE void run_edge_unit(const Params &P, const Place &at, u32 rows)
 }
 
 /* The groups of a unit. Inputs of a later one, at last those of the next unit's first groups, are on their way SLOTS groups
- * ahead; `ready`: those of this unit are. */
+ * ahead; `ready`: those of this unit are. EDGES: it may be at one. */
+template <bool EDGES>
 INLINE void run_unit(const Params &P, const Block &block, const Unit &unit, const Unit &next, u32 slots, Ahead &ahead,
                      bool &ready, int lane)
 {
     const u32 rows = shared_address(block.rounded) + (unit.index & 7) * SLAB_BYTES;
     const Place at = unit_place(block, unit, lane), then = unit_place(block, next, lane);
-    if (!unit.fast) {
-        run_edge_unit(P, at, rows);
+    if (EDGES && !unit.fast) {
+        run_edge_unit(P, unit, at, rows);
         ready = false;
         return;
     }
@@ -85,7 +90,7 @@ INLINE void run_unit(const Params &P, const Block &block, const Unit &unit, cons
     ready = next.fast;
     State state;
     coda_start(state);
-#pragma unroll UNIT_UNROLL
+#pragma unroll(EDGES ? UNIT_UNROLL : 1)
     for (int c = 0; c < UNIT_GROUPS; c++) {
         const bool more = c + SLOTS < UNIT_GROUPS, last = c + 1 == UNIT_GROUPS;
         Inputs in;
@@ -115,9 +120,10 @@ INLINE void run_unit(const Params &P, const Block &block, const Unit &unit, cons
 
 INLINE void next_unit(const Params &P, const Block &block, Unit &unit, int tiles)
 {
+    const u32 units = is_narrow(P, unit.tile) ? UNITS / HALVES : UNITS;
     unit.index += EPILOGUE_WARPS;
-    if (unit.index >= UNITS) {
-        unit.index -= UNITS, unit.count++, unit.tile += block.clusters;
+    if (unit.index >= units) {
+        unit.index -= units, unit.count++, unit.tile += block.clusters;
         if (unit.tile < tiles)
             unit.place = pack_tile(tile_at(P, unit.tile, block.rank));
     }
@@ -161,9 +167,31 @@ INLINE void release_unit(const Params &P, const Block &block, const Unit &unit, 
         barrier_arrive(block.slab_empty + 8 * (4 * band + lane));
 }
 
+/* Until the unit is handed over. Units of one place go to warps in turn, so a warp has not seen the phases before its own, and
+ * the barrier's parity alone could not tell the hand-over that is wanted from the one before the last: a warp that was early
+ * would take rows that are not there. The count can tell; it cannot run ahead, since the next hand-over of the place waits
+ * for this unit's release. The barrier is for sleeping: its wait is bounded, and wrong only in being short. */
+INLINE void await_unit(const Block &block, const Unit &unit)
+{
+    const u32 slab = unit.index & 7, before = unit.count * HALVES + (HALVES > 1 ? unit.index >> 3 : 0);
+    while (count_acquire(block.handed + 4 * slab) <= before)
+        barrier_doze(block.slab_full + 8 * slab, before & 1);
+}
+
+/* Is the epilogue of this block's last tile the consumers' own? */
+INLINE bool consumers_finish(const Params &P, const Block &block)
+{
+    if (block.cluster >= block.tiles)
+        return true;
+    const int t = block.cluster + (block.tiles - 1 - block.cluster) / block.clusters * block.clusters;
+    const Tile tile = tile_at(P, t, block.rank);
+    const int columns = is_narrow(P, t) ? TILE_COLUMNS / 2 : TILE_COLUMNS;
+    return P.all_wide && tile.m + TILE_ROWS <= ROWS && tile.n + columns <= COLUMNS;
+}
+
 INLINE void run_epilogue(const Params &P, const Block &block, int thread)
 {
-    const int lane = thread & 31, last = block.tiles - block.clusters; /* the last tile is not theirs */
+    const int lane = thread & 31, last = consumers_finish(P, block) ? block.tiles - block.clusters : block.tiles;
     Unit unit = {block.cluster, 0, 0, (u32)thread >> 5, false};
     const u32 slots = block.slots + (thread >> 5) * WARP_SLOTS;
     Ahead ahead;
@@ -181,8 +209,8 @@ INLINE void run_epilogue(const Params &P, const Block &block, int thread)
         const bool first = unit.index < EPILOGUE_WARPS, ends = next.count != unit.count;
         if (HAS_VALUES && ends && next.tile < last)
             barrier_wait(block.values_full + 8 * (next.count & 1), next.count >> 1 & 1);
-        barrier_wait(block.slab_full + 8 * (unit.index & 7), unit.count * HALVES + (HALVES > 1 ? unit.index >> 3 : 0) & 1);
-        run_unit(P, block, unit, next, slots, ahead, ready, lane);
+        await_unit(block, unit);
+        run_unit<true>(P, block, unit, next, slots, ahead, ready, lane);
         release_unit(P, block, unit, lane);
         if (HAS_VALUES && ends)
             barrier_arrive(block.values_empty + 8 * (unit.count & 1));
@@ -194,7 +222,7 @@ INLINE void run_epilogue(const Params &P, const Block &block, int thread)
 
 /* ---------------------------------------------------------------- consumers */
 
-/* The epilogue of the last tile: each warp's own 16 rows. No stage is in use any more, so they hold the slots. */
+/* The epilogue of the last tile, which is not at an edge: each warp's own 16 rows. No stage is in use any more, so they hold the slots. */
 INLINE void run_last(const Params &P, const Block &block, Unit unit, const u32 *kept, u32 rows, int band, int lane)
 {
     const u32 slots = block.left + (unit.index & 7) * WARP_SLOTS;
@@ -205,14 +233,15 @@ INLINE void run_last(const Params &P, const Block &block, Unit unit, const u32 *
     if (HAS_VALUES)
         barrier_wait(block.values_full + 8 * (unit.count & 1), unit.count >> 1 & 1);
     look_at(P, unit, block.tiles);
-    ROLLED for (int half = 0; half < HALVES; half++)
+    const int halves = is_narrow(P, unit.tile) ? 1 : HALVES;
+    ROLLED for (int half = 0; half < halves; half++)
     {
         Unit next = unit;
         next.index += 8;
-        look_at(P, next, half + 1 < HALVES ? block.tiles : 0);
+        look_at(P, next, half + 1 < halves ? block.tiles : 0);
         if (half)
             store_kept(kept, rows, lane);
-        run_unit(P, block, unit, next, slots, ahead, ready, lane);
+        run_unit<false>(P, block, unit, next, slots, ahead, ready, lane);
         if (OVER_ROWS > 0) {
             group_sync(2 + band);
             coda_finish(P, unit_place(block, unit, lane), (unit.index & 3) * 32 + lane, 128);
@@ -222,10 +251,32 @@ INLINE void run_last(const Params &P, const Block &block, Unit unit, const u32 *
     }
 }
 
-INLINE void hand_over(u32 full, int lane)
+INLINE void hand_over(u32 full, u32 handed, int lane)
 {
-    if (lane == 0)
+    if (lane == 0) {
+        count_release(handed);
         barrier_arrive(full);
+    }
+}
+
+/* All steps of a tile. On the way the second half of the tile before finds its place. */
+template <bool HALF>
+INLINE void multiply(float *d, const Block &block, Ring &ring, const u32 *kept, u32 &waits, u32 &phase, u32 rows, u32 full,
+                     u32 empty, u32 handed, int thread)
+{
+    const int lane = thread & 31;
+    ROLLED for (u32 k = 0; k < block.steps; k++)
+    {
+        start_step<HALF>(d, block, ring, k == 0);
+        if (k >= FLIGHT)
+            finish_step(ring, thread);
+        /* One answer for the warp: what follows needs all of its threads. */
+        if (HALVES > 1 && waits && __all_sync(ALL_LANES, barrier_test(empty, phase))) {
+            store_kept(kept, rows, lane);
+            hand_over(full, handed, lane);
+            phase ^= 1, waits = 0;
+        }
+    }
 }
 
 INLINE void run_consumer(const Params &P, const Block &block, int band, int thread)
@@ -233,6 +284,8 @@ INLINE void run_consumer(const Params &P, const Block &block, int band, int thre
     const int lane = thread & 31, slab = 4 * band + (thread >> 5);
     const u32 rows = shared_address(block.rounded) + slab * SLAB_BYTES;
     const u32 full = block.slab_full + 8 * slab, empty = block.slab_empty + 8 * slab;
+    const u32 handed = block.handed + 4 * slab;
+    const bool finish = consumers_finish(P, block);
     Ring ring = ring_start(block, band, thread);
     u32 kept[HALVES > 1 ? 4 * SIXTEENS : 1];
     UNROLL for (int i = 0; i < (HALVES > 1 ? 4 * SIXTEENS : 1); i++) asm volatile("" : "=r"(kept[i]));
@@ -242,35 +295,32 @@ INLINE void run_consumer(const Params &P, const Block &block, int band, int thre
     {
         float d[FRAGMENT];
         UNROLL for (int i = 0; i < FRAGMENT; i++) asm volatile("" : "=f"(d[i])); /* the first product overwrites it */
-        ROLLED for (u32 k = 0; k < block.steps; k++)
-        {
-            start_step(d, block, ring, k == 0);
-            if (k >= FLIGHT)
-                finish_step(ring, thread);
-            /* One answer for the warp: what follows needs all of its threads. */
-            if (HALVES > 1 && waits && __all_sync(ALL_LANES, barrier_test(empty, phase))) {
-                store_kept(kept, rows, lane);
-                hand_over(full, lane);
-                phase ^= 1, waits = 0;
-            }
-        }
+        if (is_narrow(P, t))
+            multiply<true>(d, block, ring, kept, waits, phase, rows, full, empty, handed, thread);
+        else
+            multiply<false>(d, block, ring, kept, waits, phase, rows, full, empty, handed, thread);
         wgmma_wait(d);
         finish_all(block, ring, thread);
         if (HALVES > 1 && waits) {
             barrier_wait(empty, phase);
             store_kept(kept, rows, lane);
-            hand_over(full, lane);
+            hand_over(full, handed, lane);
             phase ^= 1;
         }
         barrier_wait(empty, phase);
         phase ^= 1;
         keep_rounded(d, rows, kept, lane);
-        if (t + block.clusters < block.tiles)
-            hand_over(full, lane);
-        waits = HALVES > 1;
+        if (t + block.clusters < block.tiles || !finish)
+            hand_over(full, handed, lane);
+        waits = HALVES > 1 && !is_narrow(P, t);
     }
     const int t = block.cluster + (count - 1) * block.clusters;
-    if (count > 0) {
+    if (!finish && waits) {
+        barrier_wait(empty, phase);
+        store_kept(kept, rows, lane);
+        hand_over(full, handed, lane);
+    }
+    if (finish && count > 0) {
         const Unit unit = {t, pack_tile(tile_at(P, t, block.rank)), count - 1, (u32)slab, false};
         run_last(P, block, unit, kept, rows, band, lane);
     }
