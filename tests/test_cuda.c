@@ -69,6 +69,54 @@ static void every_program_and_schedule_has_text(void **state)
     }
 }
 
+/* Tiles of 256 x 256 for two blocks of a cluster; a wave has half as many as there are multiprocessors. */
+static void a_last_wave_that_fills_at_most_half_the_gpu_is_narrow(void **state)
+{
+    static const struct {
+        int multiprocessors;
+        int64_t rows, columns, narrow;
+    } rows[] = {
+        {132, 11264, 2048, 22},                            /* 5.33 waves */
+        {132, 2048, 5632, 0},                              /* 2.67 */
+        {132, 66 * 256, 256, 0},                           /* 1 */
+        {132, 33 * 256, 256, 33}, {132, 34 * 256, 256, 0}, /* 0.50, 0.52 */
+        {132, 1, 1, 1},           {2, 2048, 2048, 0},      /* one block has all of them */
+        {6, 290, 290, 1},
+    };
+    struct variant variant = {.mainloop = MAINLOOP_DIRECT, .bands = 2, .columns = 256, .cluster = 2};
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct gpu gpu = {.multiprocessors = rows[i].multiprocessors};
+        assert_int_equal(hopper_narrow_tiles(&gpu, &variant, rows[i].rows, rows[i].columns), rows[i].narrow);
+    }
+}
+
+static void narrow_tiles_are_in_the_text_where_they_may_be_launched(void **state)
+{
+    static const struct {
+        const char *program;
+        coda_dims dims;
+        bool narrow;
+    } rows[] = {
+        {"gemm_wgrad", {3, {{"M", 11264}, {"N", 2048}, {"K", 64}}}, true},
+        {"gemm_wgrad", {3, {{"M", 2048}, {"N", 5632}, {"K", 64}}}, false},
+        {"gemm_wgrad", {0}, true},       /* sizes come with the launch */
+        {"gemm_rms_swiglu", {0}, false}, /* two accumulators share the columns */
+        {"gemm_dgrad", {3, {{"M", 16384}, {"N", 5632}, {"K", 64}}}, true},
+    };
+    coda_device *device = open_compiling("cuda:sm_90a", true);
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        coda_kernel *kernel;
+        assert_int_equal(
+            coda_kernel_create(device, standard_program(rows[i].program), &rows[i].dims, NULL, &kernel, NULL), CODA_OK);
+        if ((strstr(coda_kernel_source(kernel), "#define NARROW 1\n") != NULL) != rows[i].narrow)
+            fail_msg("row %zu: %s %s narrow tiles", i, rows[i].program, rows[i].narrow ? "lacks" : "has");
+        coda_kernel_free(kernel);
+    }
+    coda_device_close(device);
+}
+
 static void text_is_the_same_each_time(void **state)
 {
     (void)state;
@@ -282,6 +330,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_program_and_schedule_has_text),
+        cmocka_unit_test(a_last_wave_that_fills_at_most_half_the_gpu_is_narrow),
+        cmocka_unit_test(narrow_tiles_are_in_the_text_where_they_may_be_launched),
         cmocka_unit_test(text_is_the_same_each_time),
         cmocka_unit_test(programs_compile_without_spills_or_serialised_products),
         cmocka_unit_test(digests_are_sha_256),

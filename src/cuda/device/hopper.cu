@@ -55,15 +55,15 @@ INLINE u32 count_up(u32 counter)
     asm volatile("atom.acq_rel.cta.shared.add.u32 %0, [%1], 1;" : "=r"(before) : "r"(counter) : "memory");
     return before;
 }
-/* How often something was handed over: by one lane, after the warp's stores and __syncwarp. */
-INLINE void count_release(u32 counter)
+/* How often something was handed over. Relaxed: what was handed over is ordered by the barrier beside it. */
+INLINE void count_more(u32 counter)
 {
-    asm volatile("red.release.cta.shared.add.u32 [%0], 1;" ::"r"(counter) : "memory");
+    asm volatile("red.relaxed.cta.shared.add.u32 [%0], 1;" ::"r"(counter) : "memory");
 }
-INLINE u32 count_acquire(u32 counter)
+INLINE u32 count_so_far(u32 counter)
 {
     u32 count;
-    asm volatile("ld.acquire.cta.shared.u32 %0, [%1];" : "=r"(count) : "r"(counter) : "memory");
+    asm volatile("ld.relaxed.cta.shared.u32 %0, [%1];" : "=r"(count) : "r"(counter) : "memory");
     return count;
 }
 /* Sleeps until the phase ends, or for a while. */

@@ -170,12 +170,14 @@ INLINE void release_unit(const Params &P, const Block &block, const Unit &unit, 
 /* Until the unit is handed over. Units of one place go to warps in turn, so a warp has not seen the phases before its own, and
  * the barrier's parity alone could not tell the hand-over that is wanted from the one before the last: a warp that was early
  * would take rows that are not there. The count can tell; it cannot run ahead, since the next hand-over of the place waits
- * for this unit's release. The barrier is for sleeping: its wait is bounded, and wrong only in being short. */
+ * for this unit's release. Until it tells, waits for the barrier are bounded, and wrong only in being short; then the
+ * barrier is in the phase of this hand-over or just past it, and orders the rows. */
 INLINE void await_unit(const Block &block, const Unit &unit)
 {
     const u32 slab = unit.index & 7, before = unit.count * HALVES + (HALVES > 1 ? unit.index >> 3 : 0);
-    while (count_acquire(block.handed + 4 * slab) <= before)
+    while (count_so_far(block.handed + 4 * slab) <= before)
         barrier_doze(block.slab_full + 8 * slab, before & 1);
+    barrier_wait(block.slab_full + 8 * slab, before & 1);
 }
 
 /* Is the epilogue of this block's last tile the consumers' own? */
@@ -254,7 +256,7 @@ INLINE void run_last(const Params &P, const Block &block, Unit unit, const u32 *
 INLINE void hand_over(u32 full, u32 handed, int lane)
 {
     if (lane == 0) {
-        count_release(handed);
+        count_more(handed);
         barrier_arrive(full);
     }
 }
