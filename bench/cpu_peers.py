@@ -5,7 +5,7 @@
 
 Every variant is checked against float64 first (its error is printed), then all take turns, in an order that rotates, and
 medians are compared. "ratio" is the peer's time over ours: above 1, ours is faster. A turn begins with a pause, in which
-the other libraries' threads stop waiting actively, and with a run that is not timed.
+the other libraries' threads stop waiting actively, and with runs that are not timed, at least one.
 
 gemm       bare products in bf16 and f32: ours, torch (oneDNN or MKL), numpy (OpenBLAS, f32)
 programs   the standard programs beside eager PyTorch and torch.compile of the same outs
@@ -23,6 +23,7 @@ parser.add_argument("--sections", default="gemm,programs,layer,train")
 parser.add_argument("--threads", type=int, default=2)
 parser.add_argument("--rounds", type=int, default=9)
 parser.add_argument("--pin", help="processors for everything that is timed, after compiling: 0,1")
+parser.add_argument("--warm", type=float, default=100, help="ms of untimed runs after it: a core speeds up in tens of them")
 parser.add_argument("--pause", type=float, default=60, help="ms before a turn: OpenBLAS's threads wait actively for some 30")
 parser.add_argument("--library", default=os.path.join(os.path.dirname(__file__), "..", "build", "libcoda.so"))
 parser.add_argument("--dtypes", default="bf16,f32", help="of the bare products, and of PyTorch's layer and training step (ours: bf16)")
@@ -122,8 +123,7 @@ def pin():
 
 
 def take_turns(variants, rounds):
-    """Medians in ms. Each turn runs twice and times the second: the first finds caches full of other data, and perhaps a core
-    that has slowed down."""
+    """Medians in ms. The runs that are not timed find caches full of other data, and cores that have slowed down."""
     times = {name: [] for name in variants}
     names = list(variants)
     everywhere = os.sched_getaffinity(0)
@@ -134,7 +134,10 @@ def take_turns(variants, rounds):
     for i in range(rounds):
         for name in names[i % len(names):] + names[:i % len(names)]:
             time.sleep(args.pause * 1e-3)
+            awake = time.perf_counter() + args.warm * 1e-3
             variants[name]()
+            while time.perf_counter() < awake:
+                variants[name]()
             start = time.perf_counter()
             variants[name]()
             times[name].append((time.perf_counter() - start) * 1e3)

@@ -1,6 +1,6 @@
 /* Attention in pairs of bf16, by plain products everywhere and by the machine's where it has them, against one row at a
  * time in double. */
-#if defined(__GNUC__) && !defined(__clang__)
+#if defined(__GNUC__)
 #pragma GCC diagnostic ignored "-Wpsabi" /* vectors wider than the machine's pass between inlined functions alone */
 #endif
 #define LANES 16
