@@ -384,7 +384,7 @@ typedef struct coda_schedule_options {
         wide_bytes; /* with chunk_rows 0: the most that one matrix [row_axis, wide_axis] may take; the size of wide_axis
                          * must be given. 0: 1 GiB. Each chunk more reads and writes the f32 gradient of the weight along
                          * wide_axis once more, and its products are smaller */
-    int overwrite;      /* 1: gradients that would be added to what is there are written over it, so that it is neither
+    int overwrite;  /* 1: gradients that would be added to what is there are written over it, so that it is neither
                          * set to 0 nor read: for the first of the launches whose gradients add up */
 } coda_schedule_options;
 

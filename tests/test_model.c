@@ -98,7 +98,11 @@ static void a_saved_model_loads_with_the_same_bits(void **state)
     for (int i = 0; i < 3; i++) {
         char directory[SCRATCH_PATH + 32];
         coda_error error;
-        coda_llama *llama = create(s, dtypes[i], 3), *loaded = NULL, *wide = NULL;
+        coda_llama *llama = NULL, *loaded = NULL, *wide = NULL;
+        coda_llama_config config = llama_small(0);
+        if (i > 0)
+            config.rope_scaling = (coda_rope_scaling){CODA_ROPE_LLAMA3, 8, 1, 4, 32};
+        assert_int_equal(coda_llama_create(s->device, &config, dtypes[i], 3, &llama, &error), CODA_OK);
         llama_randomize(llama, 1, 2);
         snprintf(directory, sizeof directory, "%s/deep/down/%s", s->directory, coda_dtype_name(dtypes[i]));
         assert_int_equal(coda_llama_save(llama, directory, &error), CODA_OK);
@@ -106,8 +110,11 @@ static void a_saved_model_loads_with_the_same_bits(void **state)
         assert_int_equal(scratch_count(directory), 2);
         assert_int_equal(coda_llama_load(s->device, directory, dtypes[i], &loaded, &error), CODA_OK);
         assert_int_equal(differing(llama, loaded), 0);
-        assert_memory_equal(coda_llama_configuration(llama), coda_llama_configuration(loaded),
-                            offsetof(coda_llama_config, tie_word_embeddings) + sizeof(int));
+        const coda_llama_config *had = coda_llama_configuration(llama), *has = coda_llama_configuration(loaded);
+        assert_memory_equal(had, has, offsetof(coda_llama_config, rope_scaling));
+        assert_int_equal(had->rope_scaling.type, has->rope_scaling.type);
+        assert_true(had->rope_scaling.factor == has->rope_scaling.factor);
+        assert_int_equal(had->tie_word_embeddings, has->tie_word_embeddings);
         assert_int_equal(coda_llama_load(s->device, directory, CODA_F32, &wide, &error), CODA_OK);
         coda_llama_free(llama);
         coda_llama_free(loaded);

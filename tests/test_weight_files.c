@@ -65,7 +65,8 @@ static struct safetensors_tensor tensor_of(const coda_llama *llama, int index)
 static void name_in_index(char *text, const char *tensor, const char *file)
 {
     size_t used = strlen(text);
-    int more = snprintf(text + used, INDEX_ROOM - used, "%s\n    \"%s\": \"%s\"", text[used - 1] == '{' ? "" : ",", tensor, file);
+    int more = snprintf(text + used, INDEX_ROOM - used, "%s\n    \"%s\": \"%s\"", text[used - 1] == '{' ? "" : ",",
+                        tensor, file);
     assert_true(more > 0 && used + (size_t)more < INDEX_ROOM - 8);
 }
 
