@@ -42,7 +42,7 @@ static int64_t output_row(const struct attention_call *call)
 /* Hands out parts of a task's memory, in elements of bf16. */
 static uint16_t *take(float **memory, int64_t elements)
 {
-    uint16_t *taken = (uint16_t *)*memory;
+    uint16_t *taken = (void *)*memory;
     *memory += elements / 2;
     return taken;
 }
@@ -51,7 +51,8 @@ static uint16_t *take(float **memory, int64_t elements)
 
 static uint16_t *shared_keys(const struct attention_call *call, int64_t pair)
 {
-    return (uint16_t *)call->shared + pair * 2 * call->length * call->width;
+    uint16_t *first = (void *)call->shared;
+    return first + pair * 2 * call->length * call->width;
 }
 
 /* Task: the keys and values of one sequence and key head, as products read them. */
@@ -215,7 +216,7 @@ static void add_parts(struct attention_call *call, int64_t task, float *slot)
         for (int64_t i = 0; i < size; i++)
             slot[i] += from[i];
     }
-    write_blocks(call, 0, 1, sequence, head, slot, 1, shape_of(call).scale, (uint16_t *)(slot + size));
+    write_blocks(call, 0, 1, sequence, head, slot, 1, shape_of(call).scale, (void *)(slot + size));
 }
 
 coda_status attention_pairs_backward(struct attention *attention, struct attention_call *call, coda_error *error)

@@ -234,8 +234,7 @@ static void forward(struct pairs_forward *w)
 {
     const int64_t width = w->shape.width, size = BLOCK * width;
     float *scores = w->scratch, *output = scores + BLOCK * BLOCK;
-    uint16_t *probabilities = (uint16_t *)(output + size), *rows = probabilities + BLOCK * BLOCK,
-             *queries = rows + size;
+    uint16_t *probabilities = (void *)(output + size), *rows = probabilities + BLOCK * BLOCK, *queries = rows + size;
     float largest[BLOCK], before[BLOCK], sum[BLOCK], factor[BLOCK];
     for (int i = 0; i < BLOCK; i++) {
         largest[i] = -INFINITY;
@@ -307,7 +306,7 @@ static void backward(const struct pairs_backward *w)
 {
     const int64_t width = w->shape.width, size = BLOCK * width;
     float *scores = w->scratch, *d_scores = scores + BLOCK * BLOCK;
-    uint16_t *p_rows = (uint16_t *)(d_scores + BLOCK * BLOCK), *d_rows = p_rows + BLOCK * BLOCK,
+    uint16_t *p_rows = (void *)(d_scores + BLOCK * BLOCK), *d_rows = p_rows + BLOCK * BLOCK,
              *d_tiles = d_rows + BLOCK * BLOCK;
     for (int64_t j = w->part; j < w->blocks; j += w->parts)
         for (int64_t i = j; i < w->blocks; i++) {
