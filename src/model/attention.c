@@ -60,7 +60,8 @@ coda_status attention_reserve(struct attention *attention, struct attention_call
     return CODA_OK;
 }
 
-int64_t attention_parts(const struct attention_call *call)
+/* Parts of a key head's blocks in the backward. */
+static int64_t attention_parts(const struct attention_call *call)
 {
     const int64_t pairs = call->batch * call->a->kv_heads,
                   all = call->batch * call->a->heads * call->length * call->width;
@@ -81,8 +82,7 @@ static void run_worker(void *context, int64_t index)
     }
 }
 
-void attention_run(struct attention_call *call, int64_t tasks,
-                   void (*work)(struct attention_call *call, int64_t task, float *slot))
+void attention_run(struct attention_call *call, int64_t tasks, attention_task *work)
 {
     call->tasks = tasks;
     call->work = work;
@@ -318,21 +318,28 @@ static void add_parts(struct attention_call *call, int64_t task, float *slot)
     finish_queries(call, sequence, head, slot);
 }
 
-static coda_status backward_in_f32(struct attention *attention, struct attention_call *call, coda_error *error)
+coda_status attention_run_backward(struct attention *attention, struct attention_call *call, int64_t slot_size,
+                                   attention_task *attend, attention_task *add, coda_error *error)
 {
-    const int64_t all = call->batch * attention->heads * call->length * call->width;
+    const int64_t heads = call->batch * attention->heads;
     call->parts = attention_parts(call);
-    call->slot_size = BACKWARD_MATRICES * call->length * call->width + 2 * call->length + 2 * BLOCK * BLOCK;
-    const int64_t partial = call->parts > 1 ? all * call->parts : 0, heads = call->batch * attention->heads,
+    call->slot_size = slot_size;
+    const int64_t partial = call->parts > 1 ? heads * call->length * call->width * call->parts : 0,
                   tasks = call->batch * attention->kv_heads * call->parts;
     coda_status status = attention_reserve(attention, call, partial, maximum(tasks, heads), error);
     if (status != CODA_OK)
         return status;
     call->partial = partial > 0 ? call->shared : NULL;
-    attention_run(call, tasks, attend_backward);
+    attention_run(call, tasks, attend);
     if (call->partial)
-        attention_run(call, heads, add_parts);
+        attention_run(call, heads, add);
     return CODA_OK;
+}
+
+static coda_status backward_in_f32(struct attention *attention, struct attention_call *call, coda_error *error)
+{
+    const int64_t slot_size = BACKWARD_MATRICES * call->length * call->width + 2 * call->length + 2 * BLOCK * BLOCK;
+    return attention_run_backward(attention, call, slot_size, attend_backward, add_parts, error);
 }
 
 coda_status attention_backward(struct attention *attention, int64_t batch, int64_t sequence, const void *qkv,

@@ -29,14 +29,17 @@ struct attention_call {
     void (*work)(struct attention_call *call, int64_t task, float *slot);
 };
 
-/* Parts of a key head's blocks in the backward. */
-int64_t attention_parts(const struct attention_call *call);
+typedef void attention_task(struct attention_call *call, int64_t task, float *slot);
+
 /* Makes room for `shared` floats and a slot for each worker of `tasks` tasks. */
 coda_status attention_reserve(struct attention *attention, struct attention_call *call, int64_t shared, int64_t tasks,
                               coda_error *error);
 /* Runs tasks on the device's threads: which takes which does not matter, each writes its own results. */
-void attention_run(struct attention_call *call, int64_t tasks,
-                   void (*work)(struct attention_call *call, int64_t task, float *slot));
+void attention_run(struct attention_call *call, int64_t tasks, attention_task *work);
+/* The backward in parts of a key head's blocks, each with a slot of `slot_size` floats: `attend` makes a part, `add` adds up
+ * the queries' gradients of one head, where there is more than one part. */
+coda_status attention_run_backward(struct attention *attention, struct attention_call *call, int64_t slot_size,
+                                   attention_task *attend, attention_task *add, coda_error *error);
 
 /* In pairs of bf16 (attention_pairs.c). */
 coda_status attention_pairs_forward(struct attention *attention, struct attention_call *call, coda_error *error);

@@ -221,18 +221,8 @@ static void add_parts(struct attention_call *call, int64_t task, float *slot)
 
 coda_status attention_pairs_backward(struct attention *attention, struct attention_call *call, coda_error *error)
 {
-    const int64_t all = call->length * call->width, heads = call->batch * attention->heads;
-    call->parts = attention_parts(call);
-    const int64_t tasks = call->batch * attention->kv_heads * call->parts,
-                  partial = call->parts > 1 ? heads * all * call->parts : 0;
-    call->slot_size = (BACKWARD_HALVES * all + 2 * BLOCK * call->width) / 2 + BACKWARD_MATRICES * all +
-                      2 * call->length + PAIRS_BACKWARD_SCRATCH;
-    coda_status status = attention_reserve(attention, call, partial, maximum(tasks, heads), error);
-    if (status != CODA_OK)
-        return status;
-    call->partial = partial > 0 ? call->shared : NULL;
-    attention_run(call, tasks, attend_backward);
-    if (call->partial)
-        attention_run(call, heads, add_parts);
-    return CODA_OK;
+    const int64_t all = call->length * call->width;
+    const int64_t slot_size = (BACKWARD_HALVES * all + 2 * BLOCK * call->width) / 2 + BACKWARD_MATRICES * all +
+                              2 * call->length + PAIRS_BACKWARD_SCRATCH;
+    return attention_run_backward(attention, call, slot_size, attend_backward, add_parts, error);
 }
