@@ -377,7 +377,7 @@ static int add_up(struct builder *b, const int *node, const double *sign, int co
 
 int build_sum(struct builder *b, const struct pairs *pairs, struct sum *sum)
 {
-    int node[MAX_TERMS], common, sign;
+    int node[MAX_TERMS], common = -1, sign = 1;
     double signs[MAX_TERMS];
     join_like_terms(b->graph, sum);
     if (sum->count == 0)
