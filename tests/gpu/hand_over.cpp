@@ -27,7 +27,6 @@ typedef unsigned long long u64;
 #define FLIGHT 1
 #define SLOTS 0
 #define COPY_BYTES 0
-#define OVER_ROWS 0
 #define EPILOGUE_ASIDE 1
 #define WRITES_ROWS 0
 #define ROTATIONS 0
@@ -54,9 +53,9 @@ struct Place {
     int row, column, lane;
     const float *values;
 };
-INLINE Place place_at(int thread, int, int, const float *values, float *)
+INLINE Place place_at(int thread, int row, int, const float *values, float *)
 {
-    Place at = {0, 0, thread & 31, values};
+    Place at = {row, 0, thread & 31, values};
     return at;
 }
 struct State {};
@@ -74,7 +73,7 @@ INLINE void coda_group(const Params &, const Place &, int, const Accumulators &,
 INLINE void coda_copy(const Params &, const Place &, int, u32) {}
 INLINE void coda_take(Inputs &, u32, int) {}
 INLINE void coda_hold(Inputs &, Ahead &) {}
-INLINE void coda_finish(const Params &, const Place &, int, int) {}
+INLINE void coda_finish(const Params &, const Place &at, int, int);
 INLINE void copy_commit() {}
 #define COPY_WAIT(pending)
 template <typename T> INLINE void fill_values(const Params &, T, int, int, bool, int, int) {}
@@ -145,7 +144,6 @@ INLINE void barrier_doze(u32 b, u32 parity)
 }
 INLINE void count_more(u32 c) { counter[c / 4]++; }
 INLINE u32 count_so_far(u32 c) { return counter[c / 4]; }
-INLINE u32 count_up(u32 c) { return counter[c / 4]++; }
 INLINE void shared_store_4(u32 c, u32 value) { counter[c / 4] = value; }
 INLINE u32 address_in(u32 address, u32) { return address; }
 INLINE void bring(u32, const Map *, u32, int, int) {}
@@ -183,7 +181,8 @@ INLINE void wgmma_wait(float *d)
 #include "hopper.inc"
 
 enum { MOST_UNITS = 4096 };
-static std::atomic<int> slab[8], runs[MOST_UNITS], wrong; /* slab: which half of the tiles it holds; runs: of a unit */
+/* slab: which half of the tiles it holds; part: of which its unit left parts of runs of rows; runs: of a unit */
+static std::atomic<int> slab[8], part[8], runs[MOST_UNITS], wrong;
 static thread_local int wanted;
 INLINE u32 slab_of(u32 rows) { return (rows - ROUNDED) / (16 * ROW_BYTES); }
 INLINE void keep_rounded(const float *d, u32 rows, u32 *kept, int)
@@ -208,6 +207,13 @@ INLINE void take_accumulators(Accumulators &, u32 rows, int c, int)
         be_late(400);
     if (slab[slab_of(rows)] != wanted)
         wrong++;
+    if (c == TILE_COLUMNS / GROUP_COLUMNS / HALVES - 1)
+        part[slab_of(rows)] = wanted;
+}
+INLINE void coda_finish(const Params &, const Place &at, int, int)
+{
+    for (int i = 0; OVER_ROWS && i < 4; i++)
+        wrong += part[at.row / 64 % 2 * 4 + i] != wanted;
 }
 INLINE u32 pack_tile(const Tile &tile) { return (u32)tile.m / TILE_ROWS << 16 | (u32)tile.n / PLACE_COLUMNS; }
 INLINE int packed_row(u32 tile) { return (tile >> 16) * TILE_ROWS; }
@@ -224,16 +230,17 @@ static Block make_block(const Params &P, int cluster, int clusters)
     block.full = 0, block.empty = 8 * STAGES;
     block.values_full = VALUES_FULL, block.values_empty = VALUES_FULL + 16;
     block.slab_full = SLAB_FULL, block.slab_empty = SLAB_FULL + 64;
-    block.finished = block.slab_empty + 64, block.handed = block.finished + 8;
+    block.finished = block.slab_empty + 64, block.handed = block.finished + 16;
     block.rounded = shared + ROUNDED, block.values = block.scratch = values;
     block.cluster = cluster, block.clusters = clusters;
     block.tiles = 2 * P.row_tiles * P.column_tiles - P.whole, block.steps = P.depth / DEPTH;
     for (int i = 0; i < STAGES; i++)
         barrier_init(block.full + 8 * i, 1), barrier_init(block.empty + 8 * i, 2);
     for (int i = 0; i < 2; i++)
-        barrier_init(block.values_full + 8 * i, 96), barrier_init(block.values_empty + 8 * i, 96);
+        barrier_init(block.values_full + 8 * i, 96), barrier_init(block.values_empty + 8 * i, 96),
+            barrier_init(block.finished + 8 * i, 4);
     for (int i = 0; i < 8; i++)
-        barrier_init(block.slab_full + 8 * i, 1), barrier_init(block.slab_empty + 8 * i, 1), slab[i] = 0;
+        barrier_init(block.slab_full + 8 * i, 1), barrier_init(block.slab_empty + 8 * i, 1), slab[i] = part[i] = 0;
     for (auto &c : counter)
         c = 0;
     for (auto &r : runs)

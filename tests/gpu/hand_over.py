@@ -11,10 +11,11 @@ import os, re, shutil, subprocess, sys, tempfile
 HERE = os.path.dirname(os.path.abspath(__file__))
 DEVICE = os.path.join(HERE, "..", "..", "src", "cuda", "device")
 INSTRUCTIONS = """barrier_init barrier_expect barrier_wait barrier_test barrier_doze barrier_arrive barrier_arrive_at
-    count_up count_more count_so_far address_in bring bring_to_all elect consumers_sync group_sync""".split()
-VARIANTS = [("halves, row values", ["-DHALVES=2", "-DNARROW=1", "-DVALUES=1"]),
-            ("halves", ["-DHALVES=2", "-DNARROW=1", "-DVALUES=0"]),
-            ("whole tiles", ["-DHALVES=1", "-DNARROW=0", "-DVALUES=1"])]
+    count_more count_so_far address_in bring bring_to_all elect consumers_sync group_sync""".split()
+VARIANTS = [("halves, row values", ["-DHALVES=2", "-DNARROW=1", "-DVALUES=1", "-DOVER_ROWS=0"]),
+            ("halves", ["-DHALVES=2", "-DNARROW=1", "-DVALUES=0", "-DOVER_ROWS=0"]),
+            ("whole tiles", ["-DHALVES=1", "-DNARROW=0", "-DVALUES=1", "-DOVER_ROWS=0"]),
+            ("runs of rows", ["-DHALVES=1", "-DNARROW=0", "-DVALUES=1", "-DOVER_ROWS=1"])]
 
 
 def without(text, function):
@@ -40,9 +41,11 @@ def translate(folder):
     hopper = re.sub(r'asm volatile\("wgmma\.wait_group[^;]*;" ::"n"\(FLIGHT\) : "memory"\);', "wait_for_group();", hopper)
     warps = re.sub(r'UNROLL for [^;]*;[^;]*;[^)]*\) asm volatile\("" : "=[rf]"\([^)]*\)\);[^\n]*', "", warps)
     warps = re.sub(r"#pragma unroll[^\n]*\n", "", warps)
+    lanes = "if (lane < 4)\n"  # what four lanes do, the one thread does in turn
     unit = "    const u32 rows = shared_address(block.rounded) + (unit.index & 7) * SLAB_BYTES;\n"
-    if unit not in warps or "asm" in hopper or "asm" in warps:
+    if unit not in warps or lanes not in warps or "asm" in hopper or "asm" in warps:
         sys.exit("hand_over.py: the text has instructions that hand_over.cpp does not know")
+    warps = warps.replace(lanes, "for (int lane = 0; lane < 4; lane++)\n")
     warps = warps.replace(unit, unit + "    unit_begins(unit.count, unit.index);\n")
     for name, text in (("hopper.inc", hopper), ("warps.inc", warps)):
         with open(os.path.join(folder, name), "w") as file:

@@ -48,13 +48,6 @@ INLINE bool barrier_test(u32 barrier, u32 phase)
                  : "memory");
     return done;
 }
-/* Counts in shared memory; the value before. */
-INLINE u32 count_up(u32 counter)
-{
-    u32 before;
-    asm volatile("atom.acq_rel.cta.shared.add.u32 %0, [%1], 1;" : "=r"(before) : "r"(counter) : "memory");
-    return before;
-}
 /* How often something was handed over. Relaxed: what was handed over is ordered by the barrier beside it. */
 INLINE void count_more(u32 counter)
 {
@@ -150,7 +143,8 @@ INLINE Tile tile_at(const Params &P, int t, int rank)
 struct Block {
     u32 left, right, full, empty, values_full, values_empty; /* shared memory */
     u32 slab_full, slab_empty; /* of 16 rows that are handed over */
-    u32 handed, finished;      /* counters: how often each was handed over; of a band's, with whose parts one is done */
+    u32 handed;                /* how often each was */
+    u32 finished;              /* parts of a band's runs of rows */
     u32 slots;                                               /* for inputs of the epilogue's warps */
     float *values, *scratch;
     char *rounded;

@@ -142,26 +142,21 @@ INLINE void fill_ahead(const Params &P, const Block &block, int t, u32 count, in
     barrier_arrive(block.values_full + 8 * buffer);
 }
 
-/* Gives the unit's rows back. Where parts of runs of rows lie in them, the last warp of four finishes the band's. */
+/* How many hand-overs of its place came before the unit's. */
+INLINE u32 units_before(const Unit &unit) { return unit.count * HALVES + (HALVES > 1 ? unit.index >> 3 : 0); }
+
+/* Gives the unit's rows back. Where parts of runs of rows lie in them, the warp of a band's last unit waits for the other
+ * three, which were begun before its own, and finishes the band's. */
 INLINE void release_unit(const Params &P, const Block &block, const Unit &unit, int lane)
 {
-    const u32 band = unit_band(unit);
+    const u32 band = unit_band(unit), done = block.finished + 8 * band;
     __syncwarp();
-    if (OVER_ROWS == 0) {
-        if (lane == 0)
-            barrier_arrive(block.slab_empty + 8 * (unit.index & 7));
-        return;
-    }
-    u32 before = 0;
     if (lane == 0)
-        before = count_up(block.finished + 4 * band);
-    if (__shfl_sync(ALL_LANES, before, 0) != 3)
+        barrier_arrive(OVER_ROWS > 0 ? done : block.slab_empty + 8 * (unit.index & 7));
+    if (OVER_ROWS == 0 || (unit.index & 3) != 3)
         return;
-    __syncwarp();
+    barrier_wait(done, units_before(unit) & 1);
     coda_finish(P, unit_place(block, unit, lane), lane, 32);
-    __syncwarp();
-    if (lane == 0)
-        shared_store_4(block.finished + 4 * band, 0);
     __syncwarp();
     if (lane < 4)
         barrier_arrive(block.slab_empty + 8 * (4 * band + lane));
@@ -174,7 +169,7 @@ INLINE void release_unit(const Params &P, const Block &block, const Unit &unit, 
  * barrier is in the phase of this hand-over or just past it, and orders the rows. */
 INLINE void await_unit(const Block &block, const Unit &unit)
 {
-    const u32 slab = unit.index & 7, before = unit.count * HALVES + (HALVES > 1 ? unit.index >> 3 : 0);
+    const u32 slab = unit.index & 7, before = units_before(unit);
     while (count_so_far(block.handed + 4 * slab) <= before)
         barrier_doze(block.slab_full + 8 * slab, before & 1);
     barrier_wait(block.slab_full + 8 * slab, before & 1);
