@@ -6,12 +6,19 @@
 
 interleaved: every variant once a round, 256 MB written before each (L2 flushed), median.
 steady: blocks of back-to-back launches, 40 ms to warm and 90 ms timed, order rotated, median of 3.
+
+Weight gradients: `bare` adds in place to f32, as training does; `written` writes bf16 over what was there, as torch.mm does.
 """
 import argparse, ctypes, json, statistics, sys
 import torch
 
 STATUS, MAX_DIMS = ctypes.c_int, 24
 F32, BF16, F16, E4M3, E5M2, I32 = range(6)
+WRITTEN = b"""program wgrad_written {
+    in  dY : bf16[K, M]
+    in  X  : bf16[K, N]
+    out dW : bf16[M, N] = dY.T @ X
+}"""
 TORCH = {F32: torch.float32, BF16: torch.bfloat16, F16: torch.float16, I32: torch.int32}
 
 
@@ -54,6 +61,8 @@ class Coda:
         self.check(self.lib.coda_device_open, b"cuda", ctypes.byref(self.device))
         self.module = ctypes.c_void_p()
         self.check(self.lib.coda_standard_module, ctypes.byref(self.module))
+        self.more = ctypes.c_void_p()
+        self.check(self.lib.coda_module_parse, WRITTEN, ctypes.c_size_t(len(WRITTEN)), None, ctypes.byref(self.more))
 
     def check(self, function, *arguments):
         error = Error()
@@ -78,7 +87,8 @@ def fill(name, dtype, shape, role):
 class Kernel:
     def __init__(self, coda, program, dims, schedule=None, columns=0, share=None):
         self.coda, self.name, lib = coda, program, coda.lib
-        p = ctypes.c_void_p(lib.coda_module_find(coda.module, program.encode()))
+        module = coda.more if program == "wgrad_written" else coda.module
+        p = ctypes.c_void_p(lib.coda_module_find(module, program.encode()))
         d = Dims()
         names = [axis.encode() for axis in dims]  # must outlive d
         for i, size in enumerate(dims.values()):
@@ -213,6 +223,8 @@ def main():
             torch.manual_seed(1)
             base = Kernel(coda, bare, bare_dims, None if bare == "gemm_wgrad" else args.bare)
             variants, kernels = {"cublas": cublas(bare, base), "bare": base}, {}
+            if bare == "gemm_wgrad":
+                variants["written"] = Kernel(coda, "wgrad_written", bare_dims, args.bare, share=base.data)
             if program != bare:
                 share = {}
                 for schedule in args.schedule.split(","):
