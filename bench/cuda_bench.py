@@ -9,8 +9,11 @@ steady: blocks of back-to-back launches, 40 ms to warm and 90 ms timed, order ro
 
 Weight gradients: `bare` adds in place to f32, as training does; `written` writes bf16 over what was there, as torch.mm does.
 """
-import argparse, ctypes, json, statistics, sys
-import torch
+import argparse, ctypes, json, math, statistics, sys
+try:
+    import torch
+except ImportError:  # --table needs none
+    torch = None
 
 STATUS, MAX_DIMS = ctypes.c_int, 24
 F32, BF16, F16, E4M3, E5M2, I32 = range(6)
@@ -203,9 +206,42 @@ def difference(a, b):
     return ((a - b).norm() / b.norm()).item()
 
 
+def print_table(paths):
+    """The Markdown table of earlier runs' lines: milliseconds interleaved, ratios of both modes."""
+    rows = {}
+    for path in paths:
+        for line in open(path):
+            row = json.loads(line) if line.startswith("{") else {}
+            if "mode" in row:
+                rows.setdefault((row["width"], row["label"]), {})[row["mode"]] = row
+    print("| width | product | program | cuBLAS | bare | fused | bare / cuBLAS | fused / cuBLAS | fused / bare "
+          "| steady: bare / cuBLAS | fused / cuBLAS | fused / bare |\n|" + "---|" * 12)
+    for (width, label), modes in sorted(rows.items(), key=lambda item: item[0][0]):
+        first = modes.get("interleaved") or modes["steady"]
+        fused = next((k for k in first["ms"] if k not in ("cublas", "bare", "written")), None)
+        cells = [str(width), label.replace("_", " "), f"`{first['program']}`"]
+        cells += [f"{first['ms'][k]:.4f}" if k in first["ms"] else "-" for k in ("cublas", "bare", fused)]
+        for mode in ("interleaved", "steady"):
+            ms = modes[mode]["ms"] if mode in modes else {}
+            bare = f"{ms['bare'] / ms['cublas']:.3f}" if ms else "-"
+            if "written" in ms:
+                bare += f", written {ms['written'] / ms['cublas']:.3f}"
+            cells += [bare] + [f"{ms[fused] / ms[k]:.3f}" if fused in ms else "-" for k in ("cublas", "bare")]
+        print("| " + " | ".join(cells) + " |")
+    print("\nGeometric mean of bare / cuBLAS over the layer's twelve products:", end="")
+    for mode in ("interleaved", "steady"):
+        for width in sorted({w for w, _ in rows}):
+            logs = [math.log(m[mode]["ms"].get("written", m[mode]["ms"]["bare"]) / m[mode]["ms"]["cublas"])
+                    for (w, label), m in rows.items() if w == width and mode in m and "head" not in label]
+            if logs:
+                print(f" {mode} {width}: {math.exp(sum(logs) / len(logs)):.3f};", end="")
+    print()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--library", required=True)
+    parser.add_argument("--library", default="build/libcoda.so")
+    parser.add_argument("--table", nargs="+", metavar="FILE", help="no run: earlier runs' lines as a Markdown table")
     parser.add_argument("--width", default="2048,4096,8192")
     parser.add_argument("--only", default="")
     parser.add_argument("--schedule", default="warps", help="of the fused programs, separated by commas")
@@ -214,6 +250,8 @@ def main():
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--check", action="store_true", help="compare every out with the portable schedule's")
     args = parser.parse_args()
+    if args.table:
+        return print_table(args.table)
     coda = Coda(args.library)
     print(coda.lib.coda_device_description(coda.device).decode(), file=sys.stderr)
     for width in map(int, args.width.split(",")):
