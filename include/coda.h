@@ -255,6 +255,8 @@ typedef struct coda_options {
     const char *schedule; /* NULL: the device's choice; CUDA: "direct", "warps", "portable"; "cublas" for products
                            * alone whose sizes are all given; CPU: "interpreted", no machine code for epilogues */
     int exact;            /* 1: the epilogue must see the f32 accumulator, never one rounded to bf16 */
+    int sets; /* 2 or more: coda_kernel_launch_sets may run so many sets of operands as one launch, for which
+                           * CUDA compiles a second kernel (on Hopper; at most 8, where it can). 0: one after the other */
 } coda_options;
 
 /* Compiles `program` for `device`. May compile, tune and allocate; never runs the kernel.
@@ -294,6 +296,19 @@ typedef struct coda_tensor {
  * device checks it) or CODA_DEVICE. */
 CODA_API coda_status coda_kernel_launch(coda_kernel *kernel, const coda_tensor *operands, int count,
                                         const double *parameters, void *stream, coda_error *error);
+
+/* Runs the kernel on several sets of operands that do not depend on each other: the gradients of several weights, the
+ * experts of a layer. The results are those of coda_kernel_launch on one set after the other, bit for bit. Where the kernel
+ * was made with the option `sets` and the device gains by it, their tiles are the work of one launch, so that only its last
+ * wave leaves multiprocessors idle; each set keeps its tiles and its order of sums.
+ *
+ * operands     `sets` times `count`, set after set; sizes may differ between sets but for those given at creation
+ * parameters   of all sets
+ *
+ * An out of one set may share no memory with any operand of another one. Otherwise as coda_kernel_launch; nothing runs
+ * where one set is refused for what it is. */
+CODA_API coda_status coda_kernel_launch_sets(coda_kernel *kernel, const coda_tensor *operands, int count, int sets,
+                                             const double *parameters, void *stream, coda_error *error);
 
 /* Bytes that launches of this kernel moved and could not avoid: operands once each. Sum over launches since creation. */
 CODA_API double coda_kernel_bytes_moved(const coda_kernel *kernel);

@@ -208,6 +208,32 @@ static void programs_compile_without_spills_or_serialised_products(void **state)
     coda_device_close(device);
 }
 
+/* Kernels of several problems: their products are not serialised either, and nothing is spilled. */
+static void joined_kernels_compile_without_spills_or_serialised_products(void **state)
+{
+    static const char *const programs[] = {"gemm", "gemm_wgrad"};
+    (void)state;
+    coda_device *device = open_compiling("cuda:sm_90a", false);
+    const struct gpu *gpu = device->state;
+    for (size_t p = 0; p < sizeof programs / sizeof *programs && gpu->compiler.library; p++) {
+        coda_options options = {.size = sizeof options, .sets = 8};
+        coda_kernel *kernel = NULL;
+        coda_error error = {0};
+        if (coda_kernel_create(device, standard_program(programs[p]), NULL, &options, &kernel, &error) != CODA_OK)
+            fail_msg("%s", error.message);
+        const struct cuda_kernel *k = kernel->state;
+        assert_non_null(k->joined);
+        assert_non_null(strstr(text_of(&k->joined->source), "#define PROBLEMS 8\n"));
+        check_compiled(standard_program(programs[p]), kernel);
+        assert_int_equal(spilled_bytes(text_of(&k->joined->log)), 0);
+        coda_kernel_free(kernel);
+    }
+    bool compiles = gpu->compiler.library != NULL;
+    coda_device_close(device);
+    if (!compiles)
+        skip();
+}
+
 /* ---------------------------------------------------------------- cache */
 
 static void digests_are_sha_256(void **state)
@@ -334,6 +360,7 @@ int main(void)
         cmocka_unit_test(narrow_tiles_are_in_the_text_where_they_may_be_launched),
         cmocka_unit_test(text_is_the_same_each_time),
         cmocka_unit_test(programs_compile_without_spills_or_serialised_products),
+        cmocka_unit_test(joined_kernels_compile_without_spills_or_serialised_products),
         cmocka_unit_test(digests_are_sha_256),
         cmocka_unit_test(the_cache_gives_back_what_it_was_given_and_nothing_damaged),
         cmocka_unit_test(devices_that_do_not_exist_are_refused),

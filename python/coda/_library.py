@@ -51,7 +51,7 @@ class RewriteOptionsStruct(ctypes.Structure):
 
 class OptionsStruct(ctypes.Structure):
     _fields_ = [("size", c_size_t), ("tile_rows", c_int), ("tile_columns", c_int), ("schedule", c_char_p),
-                ("exact", c_int)]
+                ("exact", c_int), ("sets", c_int)]
 
 
 _P = ctypes.POINTER

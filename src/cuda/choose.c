@@ -112,13 +112,14 @@ static void share_memory(const struct gpu *gpu, const struct plan *plan, struct 
 static bool may_be_narrow(const struct gpu *gpu, const coda_kernel *kernel, const struct plan *plan,
                           const struct variant *v)
 {
+    bool alone = v->problems <= 1; /* a list of problems has a last wave of its own */
     int64_t rows = plan->form->row_axis < 0 ? 1 : kernel->fixed_size[plan->form->row_axis];
     int64_t columns = plan->form->column_axis < 0 ? 1 : kernel->fixed_size[plan->form->column_axis];
     bool halves =
         plan->accumulator_count == 1 && v->columns == ACCUMULATOR_COLUMNS && v->columns / 2 % plan->run_columns == 0;
     /* The direct schedule's parts of runs of rows cover a whole tile; epilogue warps must pass it in halves. */
     halves &= v->mainloop == MAINLOOP_DIRECT ? plan->over_rows_count == 0 : v->halves == 2;
-    return halves && (!rows || !columns || hopper_narrow_tiles(gpu, v, rows, columns) > 0);
+    return halves && (!alone || !rows || !columns || hopper_narrow_tiles(gpu, v, rows, columns) > 0);
 }
 
 /* A tile is 128 rows by 256 columns, or 128 where there are few; twins share the columns. */
@@ -168,6 +169,34 @@ static bool hopper_variant(const struct gpu *gpu, const coda_kernel *kernel, con
         return false;
     *v = (struct variant){.mainloop = MAINLOOP_DIRECT};
     return hopper_tile(gpu, kernel, plan, v) && variant_shared_bytes(plan, v) <= gpu->shared_bytes;
+}
+
+/* Is the one out the product itself, so that every schedule rounds it alike? */
+static bool is_plain_product(const struct plan *plan)
+{
+    const struct graph *graph = plan->graph;
+    int outs = 0, plain = 0;
+    for (int i = 0; i < graph->operand_count; i++) {
+        const struct operand *operand = &graph->operand[i];
+        outs += operand->role != CODA_IN;
+        plain += operand->role == CODA_OUT && operand->dtype == CODA_BF16 && graph->node[operand->node].op == OP_GEMM;
+    }
+    return outs == 1 && plain == 1;
+}
+
+bool choose_joined(const struct gpu *gpu, const coda_kernel *kernel, const struct plan *plan,
+                   const struct variant *first, struct variant *joined)
+{
+    if (kernel->options.sets < 2 || !is_hopper(first->mainloop) ||
+        (first->mainloop == MAINLOOP_WARPS && !is_plain_product(plan)))
+        return false;
+    *joined = (struct variant){.mainloop = MAINLOOP_DIRECT};
+    joined->problems = kernel->options.sets < MAX_PROBLEMS ? kernel->options.sets : MAX_PROBLEMS;
+    if (!hopper_tile(gpu, kernel, plan, joined) || variant_shared_bytes(plan, joined) > gpu->shared_bytes)
+        return false;
+    while (joined->problems > 1 && parameter_bytes(plan->graph, joined) > PARAMETER_BYTES)
+        joined->problems--;
+    return joined->problems > 1;
 }
 
 static coda_status refuse_schedule(const struct gpu *gpu, const coda_kernel *kernel, const struct plan *plan,

@@ -274,5 +274,7 @@ const struct device_operations cuda_operations = {
     .drop = cuda_drop,
     .candidate = tune_candidate,
     .remember = tune_remember,
+    .launch_sets = cuda_launch_sets,
+    .product_time = cuda_product_time,
     .runs_blocks = false,
 };

@@ -131,12 +131,21 @@ bool hopper_accepts(const struct plan *plan, const struct variant *v, const stru
     return !*why;
 }
 
+int64_t hopper_tiles(const struct variant *v, int64_t rows, int64_t columns)
+{
+    int64_t height = (int64_t)v->bands * BAND_ROWS * v->cluster;
+    return (rows + height - 1) / height * ((columns + v->columns - 1) / v->columns);
+}
+
+int64_t hopper_narrow_of(const struct gpu *gpu, const struct variant *v, int64_t tiles)
+{
+    int64_t resident = gpu->multiprocessors / v->cluster, left = tiles % resident;
+    return 2 * left <= resident ? left : 0;
+}
+
 int64_t hopper_narrow_tiles(const struct gpu *gpu, const struct variant *v, int64_t rows, int64_t columns)
 {
-    int64_t height = (int64_t)v->bands * BAND_ROWS * v->cluster, resident = gpu->multiprocessors / v->cluster;
-    int64_t tiles = (rows + height - 1) / height * ((columns + v->columns - 1) / v->columns);
-    int64_t left = tiles % resident;
-    return 2 * left <= resident ? left : 0;
+    return hopper_narrow_of(gpu, v, hopper_tiles(v, rows, columns));
 }
 
 /* A matrix in 128-byte rows of boxes: 64 elements along its rows by `rows`. */

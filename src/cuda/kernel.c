@@ -61,7 +61,7 @@ static coda_status load(const struct gpu *gpu, struct compiled *c, coda_error *e
 /* What needs neither the cache nor the compiler. */
 static coda_status write_text(const struct plan *plan, struct compiled *c, coda_error *error)
 {
-    if (parameter_layout(plan->graph, c->variant.map_count).total > PARAMETER_BYTES)
+    if (parameter_bytes(plan->graph, &c->variant) > PARAMETER_BYTES)
         return fail(error, CODA_UNSUPPORTED, "%s (%s): its operands do not fit the %d bytes of a kernel's parameters",
                     plan->graph->name, mainloop_name(c->variant.mainloop), PARAMETER_BYTES);
     c->shared_bytes = variant_shared_bytes(plan, &c->variant);
@@ -160,12 +160,15 @@ static coda_status make_kernel(const struct gpu *gpu, coda_kernel *kernel, struc
     int count = 0;
     coda_status status = plan_create(kernel, &k->plan, error);
     if (status == CODA_OK)
-        status = recent_create(&k->recent, kernel->graph, error);
+        status = recent_create(&k->recent, kernel->graph, 1, error);
     if (status == CODA_OK)
         status = choose_all(gpu, kernel, k, variant, &count, error);
+    if (status == CODA_OK && count > 0 && choose_joined(gpu, kernel, &k->plan, &variant[0], &variant[count]))
+        status = recent_create(&k->recent_joined, kernel->graph, variant[count++].problems, error);
     for (int i = 0; i < count && status == CODA_OK; i++) {
         k->compiled[i].variant = variant[i];
         k->variant_count++;
+        k->joined = variant[i].problems > 1 ? &k->compiled[i] : NULL;
         status = write_text(&k->plan, &k->compiled[i], error);
     }
     if (status != CODA_OK || (!gpu->driver.library && !gpu->compiler.library))
@@ -208,6 +211,7 @@ void cuda_release(coda_kernel *kernel)
     }
     blas_product_free(gpu, k->blas);
     recent_free(&k->recent);
+    recent_free(&k->recent_joined);
     plan_free(&k->plan);
     free(k);
 }

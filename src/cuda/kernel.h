@@ -36,14 +36,16 @@ struct compiled {
     driver_function function;
 };
 
-enum { MAX_VARIANTS = 2 };
+enum { MAX_VARIANTS = 3 };
 
 struct cuda_kernel {
     struct plan plan;
     int variant_count; /* in order of preference; a launch takes the first that can serve it */
     struct compiled compiled[MAX_VARIANTS];
-    struct recent recent;      /* launches */
-    struct blas_product *blas; /* NULL, or tried before the variants */
+    const struct compiled *joined; /* the last of them, where it takes several problems; NULL */
+    struct recent recent;          /* launches of one problem */
+    struct recent recent_joined;   /* of several; no memory where there is no such variant */
+    struct blas_product *blas;     /* NULL, or tried before the variants */
 };
 
 /* Options worth measuring; the latest choice for kernels like this one (tune.c). */
@@ -56,6 +58,9 @@ void tune_list(const struct gpu *gpu, struct text *lines);
 /* Which ways of running a program to compile, in order of preference (choose.c). */
 coda_status choose_variants(const struct gpu *gpu, const coda_kernel *kernel, const struct plan *plan,
                             struct variant *variant, int *count, coda_error *error);
+/* The variant for several problems in one launch, beside the first choice; false: each must be a launch. */
+bool choose_joined(const struct gpu *gpu, const coda_kernel *kernel, const struct plan *plan,
+                   const struct variant *first, struct variant *joined);
 
 /* Makes the GPU's context current on this thread, and the one before again (device.c). */
 coda_status gpu_enter(const struct gpu *gpu, coda_error *error);
@@ -68,6 +73,25 @@ void cuda_release(coda_kernel *kernel);
 const char *cuda_source(const coda_kernel *kernel);
 const void *cuda_binary(const coda_kernel *kernel, size_t *size);
 coda_status cuda_launch(coda_kernel *kernel, const struct launch *launch, coda_error *error);
+
+/* Launches of one problem (launch.c), of which those of several are made (problems.c). */
+coda_status launch_alone(const struct gpu *gpu, struct cuda_kernel *k, const struct launch *launch, coda_error *error);
+/* What only a GPU asks of operands: widths, vectors, memory. */
+coda_status launch_check(const struct gpu *gpu, const struct plan *plan, const struct launch *launch,
+                         coda_error *error);
+/* Parameters of one problem, tensor maps included, into bytes. */
+coda_status launch_parameters(const struct gpu *gpu, const struct plan *plan, const struct variant *variant,
+                              const struct launch *launch, const struct geometry *geometry, unsigned char *bytes,
+                              coda_error *error);
+/* The geometry but for tiles, and the configuration but for its grid. */
+struct geometry launch_geometry(const struct plan *plan, const struct launch *launch);
+struct launch_configuration launch_configure(const struct compiled *compiled);
+coda_status launch_start(const struct gpu *gpu, const struct plan *plan, const struct prepared *prepared, void *stream,
+                         coda_error *error);
+
+/* problems.c */
+coda_status cuda_launch_sets(coda_kernel *kernel, const struct launch *launch, int count, coda_error *error);
+double cuda_product_time(const coda_device *device, const struct product_size *size, int count);
 coda_status cuda_time(coda_device *device, coda_work work, void *context, int count, double *ms, coda_error *error);
 coda_status cuda_record(coda_device *device, coda_work work, void *context, void **recording, coda_error *error);
 coda_status cuda_replay(coda_device *device, void *recording, void *stream, coda_error *error);
@@ -78,6 +102,9 @@ bool hopper_accepts(const struct plan *plan, const struct variant *variant, cons
                     const char **why);
 /* Tiles of the last wave that take half the time as two tiles of half the columns each; 0 where that wave is too full. */
 int64_t hopper_narrow_tiles(const struct gpu *gpu, const struct variant *variant, int64_t rows, int64_t columns);
+/* The same, of so many tiles of a cluster in all; and how many a matrix has. */
+int64_t hopper_narrow_of(const struct gpu *gpu, const struct variant *variant, int64_t tiles);
+int64_t hopper_tiles(const struct variant *variant, int64_t rows, int64_t columns);
 int hopper_map_count(const struct plan *plan);
 bool plan_is_stacked(const struct plan *plan); /* along N */
 coda_status hopper_maps(const struct gpu *gpu, const struct plan *plan, const struct variant *variant,

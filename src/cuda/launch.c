@@ -190,14 +190,29 @@ static void elementwise_grid(const struct gpu *gpu, const struct plan *plan, int
     c->grid_y = (unsigned)ceiling(columns, each);
 }
 
+struct geometry launch_geometry(const struct plan *plan, const struct launch *launch)
+{
+    return (struct geometry){.group = 8, .chunks = chunks_align(plan, launch), .all_wide = all_fast(plan, launch)};
+}
+
+struct launch_configuration launch_configure(const struct compiled *compiled)
+{
+    return (struct launch_configuration){.grid_x = 1,
+                                         .grid_y = 1,
+                                         .grid_z = 1,
+                                         .block_x = (unsigned)variant_threads(&compiled->variant),
+                                         .block_y = 1,
+                                         .block_z = 1,
+                                         .shared_bytes = (unsigned)compiled->shared_bytes};
+}
+
 static coda_status make_grid(const struct gpu *gpu, const struct plan *plan, const struct compiled *compiled,
                              const struct launch *launch, struct geometry *geometry, struct launch_configuration *c,
                              coda_error *error)
 {
     const struct variant *v = &compiled->variant;
     int64_t rows = size_of(launch, plan->form->row_axis), columns = size_of(launch, plan->form->column_axis);
-    *geometry = (struct geometry){.group = 8, .chunks = chunks_align(plan, launch), .all_wide = all_fast(plan, launch)};
-    c->grid_x = c->grid_y = c->grid_z = 1;
+    *geometry = launch_geometry(plan, launch);
     switch (v->mainloop) {
     case MAINLOOP_ROWS:
         c->grid_x = (unsigned)ceiling(rows, 128);
@@ -236,6 +251,8 @@ static coda_status find_variant(const struct cuda_kernel *k, const struct launch
     for (int i = 0; i < k->variant_count; i++) {
         const struct variant *v = &k->compiled[i].variant;
         bool hopper = is_hopper(v->mainloop);
+        if (v->problems > 1)
+            continue;
         if (!hopper || hopper_accepts(&k->plan, v, launch, &why)) {
             *found = &k->compiled[i];
             return CODA_OK;
@@ -247,6 +264,24 @@ static coda_status find_variant(const struct cuda_kernel *k, const struct launch
                 k->plan.graph->name, why, mainloop_name(k->compiled[0].variant.mainloop));
 }
 
+coda_status launch_check(const struct gpu *gpu, const struct plan *plan, const struct launch *launch, coda_error *error)
+{
+    coda_status status = check_width(plan, launch, error);
+    if (status == CODA_OK)
+        status = check_vectors(plan, launch, error);
+    for (int i = 0; i < plan->graph->operand_count && status == CODA_OK; i++)
+        status = check_pointer(gpu, plan, i, &launch->operand[i], error);
+    return status;
+}
+
+coda_status launch_parameters(const struct gpu *gpu, const struct plan *plan, const struct variant *v,
+                              const struct launch *launch, const struct geometry *geometry, unsigned char *bytes,
+                              coda_error *error)
+{
+    fill_parameters(plan, launch, geometry, v->map_count, bytes);
+    return v->map_count ? hopper_maps(gpu, plan, v, launch, (struct tensor_map *)(void *)bytes, error) : CODA_OK;
+}
+
 /* Everything that precedes the driver's launch: checks, choice of the variant, grid, parameters, tensor maps. */
 static coda_status prepare_launch(const struct gpu *gpu, const struct cuda_kernel *k, const struct launch *launch,
                                   struct prepared *p, coda_error *error)
@@ -254,30 +289,20 @@ static coda_status prepare_launch(const struct gpu *gpu, const struct cuda_kerne
     const struct plan *plan = &k->plan;
     const struct compiled *compiled = NULL;
     struct geometry geometry;
-    coda_status status = check_width(plan, launch, error);
-    if (status == CODA_OK)
-        status = check_vectors(plan, launch, error);
-    for (int i = 0; i < plan->graph->operand_count && status == CODA_OK; i++)
-        status = check_pointer(gpu, plan, i, &launch->operand[i], error);
+    coda_status status = launch_check(gpu, plan, launch, error);
     if (status == CODA_OK)
         status = find_variant(k, launch, &compiled, error);
     if (status != CODA_OK)
         return status;
     p->compiled = compiled;
-    p->configuration = (struct launch_configuration){.block_x = (unsigned)variant_threads(&compiled->variant),
-                                                     .block_y = 1,
-                                                     .block_z = 1,
-                                                     .shared_bytes = (unsigned)compiled->shared_bytes};
+    p->configuration = launch_configure(compiled);
     status = make_grid(gpu, plan, compiled, launch, &geometry, &p->configuration, error);
     if (status != CODA_OK)
         return status;
-    fill_parameters(plan, launch, &geometry, compiled->variant.map_count, p->bytes);
-    if (compiled->variant.map_count)
-        status = hopper_maps(gpu, plan, &compiled->variant, launch, (struct tensor_map *)(void *)p->bytes, error);
-    return status;
+    return launch_parameters(gpu, plan, &compiled->variant, launch, &geometry, p->bytes, error);
 }
 
-static coda_status start(const struct gpu *gpu, const struct plan *plan, const struct prepared *p, void *stream,
+coda_status launch_start(const struct gpu *gpu, const struct plan *plan, const struct prepared *p, void *stream,
                          coda_error *error)
 {
     struct launch_configuration configuration = p->configuration;
@@ -303,7 +328,7 @@ static coda_status launch_anew(const struct gpu *gpu, struct cuda_kernel *k, con
     struct prepared *p = entry ? entry : &own;
     coda_status status = prepare_launch(gpu, k, launch, p, error);
     if (status == CODA_OK)
-        status = start(gpu, &k->plan, p, launch->stream, error);
+        status = launch_start(gpu, &k->plan, p, launch->stream, error);
     if (entry && status == CODA_OK)
         recent_keep(&k->recent, entry, launch, p->compiled, generation);
     else if (entry)
@@ -330,21 +355,25 @@ static coda_status launch_variant(const struct gpu *gpu, struct cuda_kernel *k, 
     struct prepared *entry = recent_find(&k->recent, launch, generation);
     if (!entry)
         return launch_anew(gpu, k, launch, generation, error);
-    coda_status status = start(gpu, &k->plan, entry, launch->stream, error);
+    coda_status status = launch_start(gpu, &k->plan, entry, launch->stream, error);
     recent_give_back(entry);
     return status;
+}
+
+coda_status launch_alone(const struct gpu *gpu, struct cuda_kernel *k, const struct launch *launch, coda_error *error)
+{
+    bool by_blas = k->blas && (k->variant_count == 0 || blas_accepts(k->blas, launch));
+    return by_blas ? launch_blas(gpu, k, launch, error) : launch_variant(gpu, k, launch, error);
 }
 
 coda_status cuda_launch(coda_kernel *kernel, const struct launch *launch, coda_error *error)
 {
     const struct gpu *gpu = kernel->device->state;
-    struct cuda_kernel *k = kernel->state;
     bool entered = false;
     coda_status status = gpu_enter_if_needed(gpu, &entered, error);
     if (status != CODA_OK)
         return status;
-    bool by_blas = k->blas && (k->variant_count == 0 || blas_accepts(k->blas, launch));
-    status = by_blas ? launch_blas(gpu, k, launch, error) : launch_variant(gpu, k, launch, error);
+    status = launch_alone(gpu, kernel->state, launch, error);
     if (entered)
         gpu_leave(gpu);
     return status;

@@ -3,16 +3,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-coda_status recent_create(struct recent *recent, const struct graph *graph, coda_error *error)
+coda_status recent_create(struct recent *recent, const struct graph *graph, int sets, coda_error *error)
 {
-    size_t operands = (size_t)graph->operand_count * sizeof(coda_tensor);
+    size_t operands = (size_t)graph->operand_count * (size_t)sets * sizeof(coda_tensor);
     size_t parameters = (size_t)graph->parameter_count * sizeof(double);
     size_t each = (PARAMETER_BYTES + operands + parameters + 63) / 64 * 64;
     memset(recent, 0, sizeof *recent);
     recent->memory = aligned_alloc(64, RECENT_LAUNCHES * each);
     if (!recent->memory)
         return fail_memory(error, "a kernel's latest launches", RECENT_LAUNCHES * each);
-    recent->operand_count = graph->operand_count;
+    recent->operand_count = graph->operand_count * sets;
     recent->parameter_count = graph->parameter_count;
     for (int i = 0; i < RECENT_LAUNCHES; i++) {
         unsigned char *base = (unsigned char *)recent->memory + (size_t)i * each;

@@ -13,7 +13,7 @@ struct prepared {
     bool taken;                      /* by a thread; changed atomically */
     const struct compiled *compiled; /* NULL: empty */
     unsigned generation;             /* of the device's memory when the operands were checked */
-    coda_tensor *operand;            /* one an operand of the program */
+    coda_tensor *operand;            /* one an operand of the program, set after set */
     double *parameter;
     struct launch_configuration configuration; /* but its stream and attributes */
     unsigned char *bytes;                      /* the kernel's parameters, aligned to 64 bytes */
@@ -21,12 +21,13 @@ struct prepared {
 
 struct recent {
     void *memory;
-    unsigned next; /* to be replaced; changed atomically */
-    int operand_count, parameter_count;
+    unsigned next;                      /* to be replaced; changed atomically */
+    int operand_count, parameter_count; /* operands of all sets */
     struct prepared entry[RECENT_LAUNCHES];
 };
 
-coda_status recent_create(struct recent *recent, const struct graph *graph, coda_error *error);
+/* sets: of operands that a launch has; one that has fewer is followed by tensors of zeros. */
+coda_status recent_create(struct recent *recent, const struct graph *graph, int sets, coda_error *error);
 void recent_free(struct recent *recent);
 
 /* The entry of the same operands and parameters, taken; NULL: none that is free. */

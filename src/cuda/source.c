@@ -82,6 +82,12 @@ struct parameter_layout parameter_layout(const struct graph *graph, int map_coun
     return layout;
 }
 
+int parameter_bytes(const struct graph *graph, const struct variant *v)
+{
+    int each = parameter_layout(graph, v->map_count).total;
+    return v->problems > 1 ? v->problems * each + (v->problems + 1) * 4 : each;
+}
+
 static void write_parameters(const struct plan *plan, const struct variant *v, struct text *out)
 {
     const struct graph *graph = plan->graph;
@@ -133,7 +139,8 @@ static void write_definitions(const struct plan *plan, const struct variant *v, 
              v->together, v->resident);
     text_add(out, "#define RUN_COLUMNS %d\n#define GATHERS %d\n#define NARROW %d\n", plan->run_columns,
              plan_gathers(plan), v->narrow);
-    text_add(out, "#define WRITES_ROWS %d\n", plan->writes_rows);
+    text_add(out, "#define WRITES_ROWS %d\n#define PROBLEMS %d\n", plan->writes_rows,
+             v->problems > 1 ? v->problems : 1);
     text_add(out, "#define LEFT_K_MAJOR %d\n#define RIGHT_K_MAJOR %d\n#define FACTOR_F16 %d\n", plan->left_k_major,
              plan->right_k_major, plan->factor_type == CODA_F16);
     text_add(out, "#define EPILOGUE_ASIDE %d\n#define ROW_PROGRAM %d\n#define BARRIER_BYTES %d\n",

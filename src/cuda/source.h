@@ -15,6 +15,8 @@ enum mainloop {
     MAINLOOP_WARPS,       /* Hopper: the epilogue of a tile by other warps, beside the next one's products */
 };
 
+enum { MAX_PROBLEMS = MAX_SETS }; /* of one launch */
+
 /* One way to run a program. */
 struct variant {
     enum mainloop mainloop;
@@ -32,6 +34,7 @@ struct variant {
     bool narrow;  /* Hopper: tiles of a last wave that fills less than half the GPU may be half as wide */
     int box_rows; /* Hopper: rows of the right operand that one copy brings */
     int map_count;
+    int problems; /* Hopper: sets of operands that one launch takes; at most 1: one */
 };
 
 const char *mainloop_name(enum mainloop mainloop);
@@ -50,6 +53,8 @@ struct parameter_layout {
     int wide, tensors, parameters, sizes, geometry, total;
 };
 struct parameter_layout parameter_layout(const struct graph *graph, int map_count);
+/* Bytes of all parameters of a launch: of several problems one after the other, then the first tile of each, and their sum. */
+int parameter_bytes(const struct graph *graph, const struct variant *variant);
 struct device_tensor {
     uint64_t data;
     int32_t rows, columns, stride, pad;

@@ -34,6 +34,13 @@ struct launch {
     void *stream;
 };
 
+enum { MAX_SETS = 8 }; /* of operands that a device is given at once */
+
+/* A plain product [rows, depth] @ [depth, columns]. */
+struct product_size {
+    int64_t rows, columns, depth;
+};
+
 struct device_operations {
     const char *name; /* "ref", "cpu", "cuda" */
     coda_status (*open)(coda_device *device, const char *selector,
@@ -58,6 +65,10 @@ struct device_operations {
     bool (*candidate)(int index, coda_options *options);
     /* Keeps a choice for kernels like this one; choice NULL forgets it. */
     coda_status (*remember)(const coda_kernel *kernel, const coda_options *choice, double ms, coda_error *error);
+    /* At most MAX_SETS checked launches, none of which writes what another one touches. */
+    coda_status (*launch_sets)(coda_kernel *kernel, const struct launch *launch, int count, coda_error *error);
+    /* What one launch of such bf16 products takes, in a unit that compares launches alone. NULL: sets are never one. */
+    double (*product_time)(const coda_device *device, const struct product_size *size, int count);
     bool runs_blocks;
 };
 

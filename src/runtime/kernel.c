@@ -16,6 +16,8 @@ static coda_status take_options(const coda_options *from, coda_options *to, coda
         return fail(error, CODA_INVALID, "coda_options.size is %zu; set it to sizeof(coda_options)", from->size);
     memcpy(to, from, from->size < sizeof *to ? from->size : sizeof *to);
     to->size = sizeof *to;
+    if (to->sets < 0)
+        return fail(error, CODA_INVALID, "coda_options.sets is %d; expected a number of sets, or 0", to->sets);
     if (to->tile_rows < 0 || to->tile_columns < 0)
         return fail(error, CODA_INVALID,
                     "a tile of %d x %d; expected sizes of at least 1, or 0 for the device's choice", to->tile_rows,
@@ -96,31 +98,119 @@ static void count_bytes(coda_kernel *kernel, const coda_tensor *operand)
     __atomic_fetch_add(&kernel->bytes_moved, bytes, __ATOMIC_RELAXED);
 }
 
+/* Operands as the caller gave them, checked and with their strides. */
+struct set {
+    coda_tensor operand[MAX_OPERANDS];
+    int64_t sizes[MAX_AXES];
+};
+
+static coda_status take_set(coda_kernel *kernel, const coda_tensor *operands, int count, struct set *set,
+                            coda_error *error)
+{
+    const struct graph *graph = kernel->graph;
+    if (!operands || count < 0 || count > MAX_OPERANDS)
+        return fail(error, CODA_INVALID, "%s: %d operands; expected %d", graph->name, count, graph->operand_count);
+    memcpy(set->operand, operands, (size_t)count * sizeof *operands);
+    memcpy(set->sizes, kernel->fixed_size, sizeof set->sizes);
+    coda_status status = sizes_from_operands(graph, set->operand, count, set->sizes, error);
+    if (status == CODA_OK)
+        status = check_sizes(kernel, set->sizes, error);
+    if (status == CODA_OK)
+        status = check_memory(kernel, set->operand, error);
+    return status;
+}
+
+static const double *parameters_of(const struct graph *graph, const double *given, double defaults[MAX_OPERANDS])
+{
+    for (int i = 0; i < graph->parameter_count; i++)
+        defaults[i] = graph->parameter[i].default_value;
+    return given ? given : defaults;
+}
+
 coda_status coda_kernel_launch(coda_kernel *kernel, const coda_tensor *operands, int count, const double *parameters,
                                void *stream, coda_error *error)
 {
-    const struct graph *graph = kernel->graph;
-    coda_tensor operand[MAX_OPERANDS];
-    int64_t sizes[MAX_AXES];
+    struct set set;
     double defaults[MAX_OPERANDS];
-    if (!operands || count < 0 || count > MAX_OPERANDS)
-        return fail(error, CODA_INVALID, "%s: %d operands; expected %d", graph->name, count, graph->operand_count);
-    memcpy(operand, operands, (size_t)count * sizeof *operand);
-    memcpy(sizes, kernel->fixed_size, sizeof sizes);
-    coda_status status = sizes_from_operands(graph, operand, count, sizes, error);
-    if (status == CODA_OK)
-        status = check_sizes(kernel, sizes, error);
-    if (status == CODA_OK)
-        status = check_memory(kernel, operand, error);
+    coda_status status = take_set(kernel, operands, count, &set, error);
     if (status != CODA_OK)
         return status;
-    for (int i = 0; i < graph->parameter_count; i++)
-        defaults[i] = graph->parameter[i].default_value;
-    struct launch launch = {
-        .size = sizes, .operand = operand, .parameter = parameters ? parameters : defaults, .stream = stream};
+    struct launch launch = {.size = set.sizes,
+                            .operand = set.operand,
+                            .parameter = parameters_of(kernel->graph, parameters, defaults),
+                            .stream = stream};
     status = kernel->device->operations->launch(kernel, &launch, error);
     if (status == CODA_OK)
-        count_bytes(kernel, operand);
+        count_bytes(kernel, set.operand);
+    return status;
+}
+
+/* ---------------------------------------------------------------- sets */
+
+static coda_status take_set_of(coda_kernel *kernel, const coda_tensor *operands, int count, int index, struct set *set,
+                               coda_error *error)
+{
+    coda_error why = {0};
+    coda_status status = take_set(kernel, operands + (ptrdiff_t)index * count, count, set, &why);
+    return status == CODA_OK ? CODA_OK : fail(error, status, "set %d: %.4000s", index, why.message);
+}
+
+/* Every set by itself, and every two of them. held: receives the last MAX_SETS, set i at i % MAX_SETS. */
+static coda_status check_sets(coda_kernel *kernel, const coda_tensor *operands, int count, int sets, struct set *held,
+                              coda_error *error)
+{
+    struct set again;
+    coda_status status = CODA_OK;
+    for (int i = 0; i < sets && status == CODA_OK; i++) {
+        struct set *set = &held[i % MAX_SETS];
+        status = take_set_of(kernel, operands, count, i, set, error);
+        for (int k = 0; k < i && status == CODA_OK; k++) {
+            struct set *other = i - k < MAX_SETS ? &held[k % MAX_SETS] : &again;
+            if (other == &again)
+                status = take_set_of(kernel, operands, count, k, other, error);
+            if (status == CODA_OK)
+                status = check_apart(kernel, other->operand, k, set->operand, i, error);
+        }
+    }
+    return status;
+}
+
+static coda_status launch_sets(coda_kernel *kernel, const struct launch *launch, int count, coda_error *error)
+{
+    const struct device_operations *operations = kernel->device->operations;
+    coda_status status = CODA_OK;
+    if (operations->launch_sets)
+        return operations->launch_sets(kernel, launch, count, error);
+    for (int i = 0; i < count && status == CODA_OK; i++)
+        status = operations->launch(kernel, &launch[i], error);
+    return status;
+}
+
+coda_status coda_kernel_launch_sets(coda_kernel *kernel, const coda_tensor *operands, int count, int sets,
+                                    const double *parameters, void *stream, coda_error *error)
+{
+    struct set set[MAX_SETS];
+    struct launch launch[MAX_SETS];
+    double defaults[MAX_OPERANDS];
+    if (sets < 1)
+        return fail(error, CODA_INVALID, "%s: %d sets of operands; expected at least 1", kernel->graph->name, sets);
+    if (!operands || count != kernel->graph->operand_count)
+        return fail(error, CODA_INVALID, "%s: %d operands in a set; expected %d", kernel->graph->name,
+                    operands ? count : 0, kernel->graph->operand_count);
+    const double *parameter = parameters_of(kernel->graph, parameters, defaults);
+    coda_status status = check_sets(kernel, operands, count, sets, set, error);
+    for (int first = 0; first < sets && status == CODA_OK; first += MAX_SETS) {
+        int together = sets - first < MAX_SETS ? sets - first : MAX_SETS;
+        for (int i = 0; i < together && status == CODA_OK; i++) {
+            if (sets > MAX_SETS)
+                status = take_set_of(kernel, operands, count, first + i, &set[i], error);
+            launch[i] = (struct launch){set[i].sizes, set[i].operand, parameter, stream};
+        }
+        if (status == CODA_OK)
+            status = launch_sets(kernel, launch, together, error);
+        for (int i = 0; i < together && status == CODA_OK; i++)
+            count_bytes(kernel, set[i].operand);
+    }
     return status;
 }
 

@@ -211,3 +211,19 @@ coda_status check_memory(const coda_kernel *kernel, const coda_tensor *operand, 
     }
     return CODA_OK;
 }
+
+coda_status check_apart(const coda_kernel *kernel, const coda_tensor *first, int first_set, const coda_tensor *second,
+                        int second_set, coda_error *error)
+{
+    const struct graph *graph = kernel->graph;
+    for (int i = 0; i < graph->operand_count; i++)
+        for (int j = 0; j < graph->operand_count; j++) {
+            bool written = graph->operand[i].role != CODA_IN || graph->operand[j].role != CODA_IN;
+            if (written && overlap(&first[i], &second[j]))
+                return fail(error, CODA_INVALID,
+                            "%s: operand %s of set %d shares memory with operand %s of set %d, and one of them is "
+                            "written\nLaunch sets that depend on each other one after the other",
+                            graph->name, graph->operand[i].name, first_set, graph->operand[j].name, second_set);
+        }
+    return CODA_OK;
+}

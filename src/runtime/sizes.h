@@ -18,4 +18,8 @@ coda_status check_sizes(coda_kernel *kernel, const int64_t *sizes, coda_error *e
 /* Refuses misaligned operands, and outs that share memory with another operand other than element by element. */
 coda_status check_memory(const coda_kernel *kernel, const coda_tensor *operand, coda_error *error);
 
+/* Refuses outs of one of two sets that share memory with an operand of the other. Strides are filled in. */
+coda_status check_apart(const coda_kernel *kernel, const coda_tensor *first, int first_set, const coda_tensor *second,
+                        int second_set, coda_error *error);
+
 #endif

@@ -21,9 +21,9 @@ INLINE void direct_fetch(const Params &P, const Place &at, int c, Inputs *in, Ah
 }
 
 /* All steps of a tile. */
-template <bool HALF> INLINE void multiply(float *d, const Block &block, Ring &ring, int thread)
+template <bool HALF> INLINE void multiply(float *d, const Block &block, u32 steps, Ring &ring, int thread)
 {
-    ROLLED for (u32 k = 0; k < block.steps; k++)
+    ROLLED for (u32 k = 0; k < steps; k++)
     {
         start_step<HALF>(d, block, ring, k == 0);
         if (k >= FLIGHT)
@@ -31,13 +31,15 @@ template <bool HALF> INLINE void multiply(float *d, const Block &block, Ring &ri
     }
 }
 
-INLINE void run_consumer(const Params &P, const Block &block, int band, int thread)
+INLINE void run_consumer(const Work &W, const Block &block, int band, int thread)
 {
     Ring ring = ring_start(block, band, thread);
     u32 count = 0;
     ROLLED for (int t = block.cluster; t < block.tiles; t += block.clusters, count++)
     {
-        const Tile tile = tile_at(P, t, block.rank);
+        const Params &P = params_of(W, t);
+        const Tile tile = tile_at(W, t, block.rank);
+        const u32 steps = steps_of(P, block);
         const int buffer = count & 1;
         const Place at = place_at(thread, tile.m + 64 * band, tile.n, block.values + buffer * VALUES * TILE_ROWS + 64 * band,
                                   block.scratch + band * OVER_ROWS * 4 * SCRATCH_COLUMNS);
@@ -45,16 +47,16 @@ INLINE void run_consumer(const Params &P, const Block &block, int band, int thre
         UNROLL for (int i = 0; i < FRAGMENT; i++) asm volatile("" : "=f"(d[i])); /* the first product overwrites it */
         const int groups = is_narrow(P, t) ? GROUPS / 2 : GROUPS;
         if (is_narrow(P, t))
-            multiply<true>(d, block, ring, thread);
+            multiply<true>(d, block, steps, ring, thread);
         else
-            multiply<false>(d, block, ring, thread);
+            multiply<false>(d, block, steps, ring, thread);
         Inputs in[2];
         Ahead ahead[2];
         if (HAS_VALUES)
             barrier_wait(block.values_full + 8 * buffer, count >> 1 & 1);
         direct_fetch(P, at, 0, in, ahead, !ROTATIONS);
         wgmma_wait(d);
-        finish_all(block, ring, thread);
+        finish_all(steps, ring, thread);
         State state;
         coda_start(state);
         UNROLL for (int c = 0; c < GROUPS; c++)

@@ -120,23 +120,65 @@ INLINE u64 with_high(u32 low, bool k_major)
 
 /* ---------------------------------------------------------------- the walk over tiles */
 
+/* What a launch works on: one problem, or several of one program whose lists of tiles follow each other (launch.c). */
+#if PROBLEMS > 1
+struct Work {
+    Params problem[PROBLEMS]; /* `whole` counts in the joined list, so all have the same */
+    int first[PROBLEMS];      /* of a problem's tiles; where there is none, more than all */
+    int tiles;                /* of all problems, before narrow ones take the place of some */
+};
+INLINE int problem_at(const Work &W, int place)
+{
+    int problem = 0;
+    UNROLL for (int i = 1; i < PROBLEMS; i++) problem += place >= W.first[i];
+    return problem;
+}
+INLINE const Params &first_problem(const Work &W) { return W.problem[0]; }
+INLINE const Params &problem_of(const Work &W, int place) { return W.problem[problem_at(W, place)]; }
+INLINE int tile_of_problem(const Work &W, int place) { return place - W.first[problem_at(W, place)]; }
+INLINE int places(const Work &W) { return W.tiles; }
+#else
+typedef Params Work;
+INLINE const Params &first_problem(const Work &W) { return W; }
+INLINE const Params &problem_of(const Work &W, int) { return W; }
+INLINE int tile_of_problem(const Work &, int place) { return place; }
+INLINE int places(const Work &W) { return W.row_tiles * W.column_tiles; }
+#endif
+
 struct Tile {
     int m, n; /* first row and column */
 };
 /* From P.whole on, tiles are half as wide, two in the place of one: the last wave, which would leave most of the GPU idle.
  * A block has at most one of them, its last tile (launch.c). K's order is that of whole tiles, so the bits are too. */
 INLINE bool is_narrow(const Params &P, int t) { return NARROW && t >= P.whole; }
-#define PLACE_COLUMNS (NARROW ? TILE_COLUMNS / 2 : TILE_COLUMNS) /* tiles begin at multiples of these */
-INLINE Tile tile_at(const Params &P, int t, int rank)
+/* Which half of a whole tile, counted from the first narrow one; 0: not a half. */
+INLINE int half_of(const Params &P, int t) { return is_narrow(P, t) ? t - P.whole : 0; }
+/* The operands of tile t. */
+INLINE const Params &params_of(const Work &W, int t)
 {
-    const int half = is_narrow(P, t) ? t - P.whole : 0;
+    return problem_of(W, PROBLEMS > 1 ? t - (half_of(first_problem(W), t) + 1) / 2 : t);
+}
+#define PLACE_COLUMNS (NARROW ? TILE_COLUMNS / 2 : TILE_COLUMNS) /* tiles begin at multiples of these */
+INLINE Tile tile_at(const Work &W, int t, int rank)
+{
+    const int half = half_of(first_problem(W), t);
     t -= (half + 1) / 2;
+    const Params &P = problem_of(W, t);
+    t = tile_of_problem(W, t);
     const int per_group = P.group * P.column_tiles, g = t / per_group, r = t - g * per_group;
     const int rows = P.row_tiles - g * P.group < P.group ? P.row_tiles - g * P.group : P.group;
     Tile tile;
     tile.m = ((g * P.group + r % rows) * CLUSTER + rank) * TILE_ROWS;
     tile.n = r / rows * TILE_COLUMNS + (half & 1) * PLACE_COLUMNS;
     return tile;
+}
+
+INLINE int count_steps(const Params &P)
+{
+    int steps = 0;
+    for (int s = 0; s < SEGMENTS(0); s++)
+        steps += (depth_of(P, 0, s) + DEPTH - 1) / DEPTH;
+    return steps;
 }
 
 /* Everything that all warps know. */
@@ -149,16 +191,19 @@ struct Block {
     float *values, *scratch;
     char *rounded;
     int rank, cluster, clusters, tiles;
-    u32 steps; /* of K */
+    u32 steps; /* of K, where there is one problem */
 };
 
-INLINE void run_producer(const Params &P, const Block &block)
+INLINE u32 steps_of(const Params &P, const Block &block) { return PROBLEMS > 1 ? count_steps(P) : block.steps; }
+
+INLINE void run_producer(const Work &W, const Block &block)
 {
     int stage = 0;
     u32 phase = 1;
     ROLLED for (int t = block.cluster; t < block.tiles; t += block.clusters)
     {
-        const Tile tile = tile_at(P, t, block.rank);
+        const Params &P = params_of(W, t);
+        const Tile tile = tile_at(W, t, block.rank);
         const int boxes = is_narrow(P, t) ? BOXES / 2 : BOXES, first = block.rank * boxes * BOX_ROWS;
         const u32 bytes = LEFT_BYTES + boxes * CLUSTER * BOX_ROWS * K_ROW_BYTES;
         ROLLED for (int s = 0; s < SEGMENTS(0); s++)
@@ -208,12 +253,13 @@ INLINE void run_producer(const Params &P, const Block &block)
 }
 
 /* Row values, by the 96 threads beside the producer: two buffers, so that they are a tile ahead. */
-INLINE void run_prologue(const Params &P, const Block &block, int thread)
+INLINE void run_prologue(const Work &W, const Block &block, int thread)
 {
     u32 count = 0;
     ROLLED for (int t = block.cluster; t < block.tiles; t += block.clusters, count++)
     {
-        const Tile tile = tile_at(P, t, block.rank);
+        const Params &P = params_of(W, t);
+        const Tile tile = tile_at(W, t, block.rank);
         const int buffer = count & 1;
         barrier_wait(block.values_empty + 8 * buffer, (count >> 1 & 1) ^ 1);
         fill_values(P, block.values + buffer * VALUES * TILE_ROWS, tile.m, TILE_ROWS, tile.n == 0, thread, 96);
@@ -277,7 +323,7 @@ INLINE void finish_step(Ring &ring, int thread)
     release_stage(ring, thread);
 }
 /* After wgmma_wait: gives back the stages that the last steps used. */
-INLINE void finish_all(const Block &block, Ring &ring, int thread)
+INLINE void finish_all(u32 steps, Ring &ring, int thread)
 {
-    UNROLL for (int i = FLIGHT; i >= 1; i--) if (i <= block.steps) release_stage(ring, thread);
+    UNROLL for (int i = FLIGHT; i >= 1; i--) if (i <= steps) release_stage(ring, thread);
 }

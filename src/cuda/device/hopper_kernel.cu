@@ -1,14 +1,6 @@
 /* ---------------------------------------------------------------- the kernel */
 
-INLINE int count_steps(const Params &P)
-{
-    int steps = 0;
-    for (int s = 0; s < SEGMENTS(0); s++)
-        steps += (depth_of(P, 0, s) + DEPTH - 1) / DEPTH;
-    return steps;
-}
-
-extern "C" __global__ void __launch_bounds__(384, 1) coda_kernel(const __grid_constant__ Params P)
+extern "C" __global__ void __launch_bounds__(384, 1) coda_kernel(const __grid_constant__ Work W)
 {
     extern __shared__ __align__(1024) char shared[];
     Block block;
@@ -31,8 +23,8 @@ extern "C" __global__ void __launch_bounds__(384, 1) coda_kernel(const __grid_co
     asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(block.rank));
     block.cluster = blockIdx.x / CLUSTER, block.clusters = gridDim.x / CLUSTER;
 #endif
-    block.tiles = 2 * P.row_tiles * P.column_tiles - P.whole;
-    block.steps = count_steps(P);
+    block.tiles = 2 * places(W) - first_problem(W).whole;
+    block.steps = PROBLEMS > 1 ? 0 : count_steps(first_problem(W));
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) {
             barrier_init(block.full + 8 * i, 1);
@@ -60,19 +52,19 @@ extern "C" __global__ void __launch_bounds__(384, 1) coda_kernel(const __grid_co
             asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
         if (__shfl_sync(ALL_LANES, threadIdx.x >> 5, 0) == 0) {
             if (elect())
-                run_producer(P, block);
+                run_producer(W, block);
         }
 #if EPILOGUE_ASIDE
         else
-            run_epilogue(P, block, threadIdx.x - 32);
+            run_epilogue(W, block, threadIdx.x - 32);
 #else
         else if (HAS_VALUES)
-            run_prologue(P, block, threadIdx.x - 32);
+            run_prologue(W, block, threadIdx.x - 32);
 #endif
     } else {
         if (CONSUMER_REGISTERS > 168)
             asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));
-        run_consumer(P, block, warpgroup - 1, threadIdx.x & 127);
+        run_consumer(W, block, warpgroup - 1, threadIdx.x & 127);
     }
 #if CLUSTER > 1
     asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");

@@ -297,7 +297,7 @@ INLINE void run_consumer(const Params &P, const Block &block, int band, int thre
         else
             multiply<false>(d, block, ring, kept, waits, phase, rows, full, empty, handed, thread);
         wgmma_wait(d);
-        finish_all(block, ring, thread);
+        finish_all(block.steps, ring, thread);
         if (HALVES > 1 && waits) {
             barrier_wait(empty, phase);
             store_kept(kept, rows, lane);
