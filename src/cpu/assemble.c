@@ -76,3 +76,9 @@ void assemble_blend(struct assembler *as, int reg, int second, int last)
     const struct opcode vblendmps = {1, 2, 0x65};
     put_registers(as, vblendmps, ZMM, reg, second, last, 1);
 }
+
+void assemble_either_mask(struct assembler *as, int one, int other)
+{
+    const unsigned char kortestw[] = {0xc5, 0xf8, 0x98, (unsigned char)(0xc0 | one << 3 | other)};
+    assemble_bytes(as, kortestw, sizeof kortestw);
+}

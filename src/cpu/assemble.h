@@ -37,5 +37,7 @@ void assemble_memory(struct assembler *as, struct opcode op, enum length length,
 void assemble_masked(struct assembler *as, struct opcode op, int reg, int second, struct address address);
 /* reg = mask register 1 ? last : second, AVX-512 */
 void assemble_blend(struct assembler *as, int reg, int second, int last);
+/* Compares mask registers one and other, of 16 lanes, with zero: are both? AVX-512 */
+void assemble_either_mask(struct assembler *as, int one, int other);
 
 #endif

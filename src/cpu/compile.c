@@ -260,7 +260,7 @@ static bool make_code(struct grouping *g, struct step *group, struct vector_code
     for (int i = 0; i < list->count && good; i++)
         if (g->chosen[i] && list->step[i].run == cpu_step_store)
             good = add_store(g, group, code, &list->step[i]);
-    return good && vector_compile(code, g->plan->isa->machine_code == CODE_AVX512, &group->compiled->program);
+    return good && vector_compile(code, g->plan->machine_code, &group->compiled->program);
 }
 
 /* ---------------------------------------------------------------- the new list */
@@ -365,7 +365,7 @@ coda_status cpu_plan_compile(struct plan *plan, struct step_list *list, coda_err
     const size_t steps = (size_t)list->count + 1, values = (size_t)plan->value_count + 1;
     struct grouping g = {.plan = plan, .list = list};
     coda_status status = CODA_OK;
-    if (plan->interpreted || plan->isa->machine_code == NO_MACHINE_CODE)
+    if (plan->machine_code == NO_MACHINE_CODE)
         return CODA_OK;
     g.done = calloc(steps, sizeof *g.done);
     g.chosen = calloc(steps, sizeof *g.chosen);

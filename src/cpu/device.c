@@ -101,6 +101,11 @@ static coda_status make_listing(struct cpu_kernel *k, const struct cpu_state *st
     return k->plan.listing ? CODA_OK : fail_memory(error, "the listing of a kernel", 4096);
 }
 
+static enum machine_code machine_code_of(const struct cpu_state *state)
+{
+    return state->features & CPU_AVX512_BF16 ? CODE_AVX512_BF16 : state->isa->machine_code;
+}
+
 static coda_status cpu_prepare(coda_kernel *kernel, coda_error *error)
 {
     struct cpu_state *state = kernel->device->state;
@@ -115,7 +120,7 @@ static coda_status cpu_prepare(coda_kernel *kernel, coda_error *error)
     if (!k)
         return fail_memory(error, "a kernel", sizeof *k);
     kernel->state = k;
-    coda_status status = cpu_plan_create(&k->plan, kernel, state->isa, error);
+    coda_status status = cpu_plan_create(&k->plan, kernel, state->isa, machine_code_of(state), error);
     if (status == CODA_OK)
         status = cpu_gemm_prepare(k, state, error);
     if (status == CODA_OK)

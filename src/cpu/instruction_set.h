@@ -2,7 +2,7 @@
 #ifndef CODA_CPU_INSTRUCTION_SET_H
 #define CODA_CPU_INSTRUCTION_SET_H
 
-#include "ir/graph.h"
+#include "cpu/vector_code.h"
 
 enum {
     DTYPE_COUNT = CODA_I32 + 1,
@@ -71,13 +71,10 @@ struct partial {
 /* Pairs of primitives that one function does: a * b + c, a * b - c, c - a * b, of in[0], in[1], in[2]. */
 enum fused { MULTIPLY_ADD, MULTIPLY_SUBTRACT, SUBTRACT_PRODUCT, FUSED_COUNT };
 
-/* Machine code that vector_code.c can make for it. */
-enum machine_code { NO_MACHINE_CODE, CODE_AVX2, CODE_AVX512 };
-
 struct instruction_set {
     const char *name;
     unsigned needs;
-    enum machine_code machine_code;
+    enum machine_code machine_code; /* at least, by `needs` */
     const struct microkernel *const *microkernels; /* best first, ends in NULL */
     load_function *load[DTYPE_COUNT];
     store_function *store[DTYPE_COUNT], *add[DTYPE_COUNT];

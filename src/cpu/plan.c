@@ -279,14 +279,14 @@ static void builder_release(struct builder *b)
 }
 
 coda_status cpu_plan_create(struct plan *plan, const coda_kernel *kernel, const struct instruction_set *isa,
-                            coda_error *error)
+                            enum machine_code machine_code, coda_error *error)
 {
     struct builder b = {
         .plan = plan, .graph = kernel->graph, .form = &kernel->form, .fixed_size = kernel->fixed_size, .error = error};
     *plan = (struct plan){.graph = kernel->graph,
                           .form = &kernel->form,
                           .isa = isa,
-                          .interpreted = kernel->options.schedule != NULL,
+                          .machine_code = kernel->options.schedule ? NO_MACHINE_CODE : machine_code,
                           .passes = 1,
                           .form_count = 1};
     plan->width[0] = (struct width_form){DIM_WHOLE, 0};

@@ -131,7 +131,7 @@ struct plan {
     const struct graph *graph;
     const struct form *form;
     const struct instruction_set *isa;
-    bool interpreted; /* no machine code is made */
+    enum machine_code machine_code; /* that is made of steps */
     int passes;
     struct phase_plan phase[PHASE_COUNT];
     int value_count, value_capacity;
@@ -154,7 +154,7 @@ struct plan {
 
 /* Builds everything but the tile's sizes and what follows from them. Release with cpu_plan_release, on failure too. */
 coda_status cpu_plan_create(struct plan *plan, const coda_kernel *kernel, const struct instruction_set *isa,
-                            coda_error *error);
+                            enum machine_code machine_code, coda_error *error);
 /* Gives values their places, once tile_rows, tile_columns, stride and block_rows are set. */
 void cpu_plan_place(struct plan *plan);
 /* Replaces groups of a pass's steps by machine code where the instruction set has it (compile.c). */

@@ -68,7 +68,7 @@ static void run_tail(const struct compiled *compiled, const struct streams *stre
 void cpu_step_compiled(const struct frame *f, const struct bound_step *s)
 {
     const struct compiled *compiled = s->step->compiled;
-    const int lanes = f->binding->plan->isa->machine_code == CODE_AVX512 ? 16 : 8;
+    const int lanes = f->binding->plan->machine_code == CODE_AVX2 ? 8 : 16;
     const int width = f->width[0], whole = width / lanes * lanes;
     struct streams streams;
     find_streams(f, s, &streams);

@@ -9,7 +9,7 @@
 #include <sys/mman.h>
 
 /* Registers 0 and 1 are scratch, and 2 too where comparisons need one. */
-enum { SCRATCH, OTHER, MASK, REGISTERS = 32, LINE = 64, CODE_ROOM = 1 << 16, MOST_COPIES = 4 };
+enum { SCRATCH, OTHER, MASK, REGISTERS = 32, LINE = 64, CODE_ROOM = 1 << 17, MOST_COPIES = 4, MAX_DETOURS = 64 };
 
 struct compiler {
     const struct vector_code *code;
@@ -22,6 +22,13 @@ struct compiler {
     int now, copy; /* the instruction, for which of them */
     int first_register, register_end;
     enum length whole;
+    bool narrows; /* there are instructions that round to bf16 */
+    struct detour {
+        size_t from, back; /* the jump's end, and where it comes back to */
+        int low, high;     /* registers to be stored, high -1: one alone */
+        struct address to;
+    } detour[MAX_DETOURS]; /* behind the function: what its jumps ahead lead to */
+    int detours;
 };
 
 static int lanes_of(const struct compiler *c)
@@ -86,6 +93,7 @@ static void take_this(struct compiler *c, int r)
 
 static const struct opcode load_f32 = {0, 1, 0x10}, and_words = {1, 1, 0xdb}, or_words = {1, 1, 0xeb},
                            add_words = {1, 1, 0xfe}, shift_words = {1, 1, 0x72};
+enum { ALWAYS, IF_NOT_ZERO = 0x85, IF_LESS = 0x8c, IF_NOT_GREATER = 0x8e, SUBNORMAL = 0x20 };
 enum { SHIFT_RIGHT = 2, SHIFT_SIGNED = 4, SHIFT_LEFT = 6 };
 
 static struct address constant_at(int operand)
@@ -221,10 +229,11 @@ static void store_halfwords(struct compiler *c, struct address to)
 
 /* To nearest even: 0x7fff and the last bit that stays are added to the bits below. A NaN gets the bits that make it one,
  * whatever the addition made of it. */
-static void store_bf16(struct compiler *c, int value, int rounding, struct address to)
+static void store_bf16(struct compiler *c, int value, struct address to)
 {
     const struct opcode compare = {0, 1, 0xc2};
     const bool wide = c->whole == ZMM;
+    const int rounding = ~c->code->constant_count; /* behind the code's constants */
     put_shift(c, SCRATCH, value, SHIFT_RIGHT, 16);
     assemble_memory(&c->as, and_words, c->whole, SCRATCH, SCRATCH, constant_at(rounding));
     assemble_registers(&c->as, add_words, c->whole, SCRATCH, SCRATCH, value);
@@ -241,9 +250,107 @@ static void store_bf16(struct compiler *c, int value, int rounding, struct addre
     store_halfwords(c, to);
 }
 
+/* A jump, on a condition or always, to a place before it. */
+static void jump_back(struct compiler *c, int condition, size_t to)
+{
+    const unsigned char jump[] = {0x0f, (unsigned char)condition};
+    if (condition)
+        assemble_bytes(&c->as, jump, sizeof jump);
+    else
+        assemble_byte(&c->as, 0xe9);
+    const int32_t distance = (int32_t)((int64_t)to - (int64_t)(c->as.used + 4));
+    assemble_bytes(&c->as, &distance, sizeof distance);
+}
+
+/* A jump whose end is not known yet; land_here tells it. */
+static size_t jump_ahead(struct compiler *c, int condition)
+{
+    const unsigned char jump[] = {0x0f, (unsigned char)condition};
+    const int32_t unknown = 0;
+    if (condition)
+        assemble_bytes(&c->as, jump, sizeof jump);
+    else
+        assemble_byte(&c->as, 0xe9);
+    assemble_bytes(&c->as, &unknown, sizeof unknown);
+    return c->as.used;
+}
+
+static void land_here(struct compiler *c, size_t jump)
+{
+    const int32_t distance = (int32_t)(c->as.used - jump);
+    if (c->as.used <= c->as.room)
+        memcpy(c->as.code + jump - 4, &distance, sizeof distance);
+}
+
+/* The processor's own rounding takes subnormal numbers for zeros, so they are sent on a detour. high: the vector that stands
+ * behind in memory, or -1. */
+static void narrow_bf16(struct compiler *c, int low, int high, struct address to)
+{
+    const struct opcode class = {1, 3, 0x66}, narrow = {2, 2, 0x72}, narrow_both = {3, 2, 0x72};
+    const struct opcode store = {2, 1, 0x7f}, stream = {1, 1, 0xe7};
+    const int value[] = {low, high};
+    for (int i = 0; i < 2; i++)
+        if (value[i] >= 0) {
+            assemble_registers(&c->as, class, ZMM, i + 1, 0, value[i]);
+            assemble_byte(&c->as, SUBNORMAL);
+        }
+    assemble_either_mask(&c->as, 1, high < 0 ? 1 : 2);
+    if (c->detours == MAX_DETOURS) {
+        c->failed = true;
+        return;
+    }
+    struct detour *detour = &c->detour[c->detours++];
+    *detour = (struct detour){.from = jump_ahead(c, IF_NOT_ZERO), .low = low, .high = high, .to = to};
+    if (high < 0) {
+        assemble_registers(&c->as, narrow, ZMM, SCRATCH, 0, low);
+        assemble_memory(&c->as, c->streaming ? stream : store, YMM, SCRATCH, 0, to);
+    } else {
+        assemble_registers(&c->as, narrow_both, ZMM, SCRATCH, high, low);
+        assemble_memory(&c->as, c->streaming ? stream : store, ZMM, SCRATCH, 0, to);
+    }
+    detour->back = c->as.used;
+}
+
+static void put_detours(struct compiler *c)
+{
+    for (int i = 0; i < c->detours; i++) {
+        const struct detour *detour = &c->detour[i];
+        struct address to = detour->to;
+        land_here(c, detour->from);
+        store_bf16(c, detour->low, to);
+        to.offset += 2 * lanes_of(c);
+        if (detour->high >= 0)
+            store_bf16(c, detour->high, to);
+        jump_back(c, ALWAYS, detour->back);
+    }
+    c->detours = 0;
+}
+
+/* Two vectors that stand side by side are rounded and stored as one, when the second is there. */
+static void put_narrow_store(struct compiler *c, const struct vector_instruction *x)
+{
+    const bool second = c->copy % 2 == 1, alone = !second && c->copy + 1 == c->copies;
+    if (!second && !alone)
+        return;
+    struct address to = row_of(c, x->number, 1);
+    if (second)
+        to.offset -= 2 * lanes_of(c);
+    const int last = x->input[0] >= 0 ? c->place[c->copy][x->input[0]] : in_register(c, x->input[0], OTHER);
+    const int first = x->input[0] >= 0 && second ? c->place[c->copy - 1][x->input[0]] : last;
+    narrow_bf16(c, first, second ? last : -1, to);
+    free_inputs(c, x);
+    c->copy -= second;
+    free_inputs(c, x);
+    c->copy += second;
+}
+
 static void put_store(struct compiler *c, const struct vector_instruction *x)
 {
     const struct opcode store = {0, 1, 0x11}, stream = {0, 1, 0x2b}, narrow = {1, 3, 0x1d};
+    if (x->op == VECTOR_STORE_BF16 && c->narrows) {
+        put_narrow_store(c, x);
+        return;
+    }
     const int value = in_register(c, x->input[0], OTHER);
     const struct address to = row_of(c, x->number, x->op == VECTOR_STORE_F32 ? 2 : 1);
     if (x->op == VECTOR_STORE_F32) {
@@ -252,7 +359,7 @@ static void put_store(struct compiler *c, const struct vector_instruction *x)
         assemble_memory(&c->as, narrow, c->whole, value, 0, to);
         assemble_byte(&c->as, 0); /* to nearest even */
     } else {
-        store_bf16(c, value, ~c->code->constant_count, to);
+        store_bf16(c, value, to);
     }
     free_inputs(c, x);
 }
@@ -313,37 +420,12 @@ static void put_instruction(struct compiler *c)
 
 /* ---------------------------------------------------------------- functions */
 
-/* A jump (0f 8c: if less, 0f 8e: if not greater, or none) to a place before it. */
-static void jump_back(struct compiler *c, int condition, size_t to)
-{
-    const unsigned char jump[] = {0x0f, (unsigned char)condition};
-    assemble_bytes(&c->as, jump, sizeof jump);
-    const int32_t distance = (int32_t)((int64_t)to - (int64_t)(c->as.used + 4));
-    assemble_bytes(&c->as, &distance, sizeof distance);
-}
-
-/* A jump whose end is not known yet; land_here tells it. */
-static size_t jump_ahead(struct compiler *c)
-{
-    const int32_t unknown = 0;
-    assemble_byte(&c->as, 0xe9);
-    assemble_bytes(&c->as, &unknown, sizeof unknown);
-    return c->as.used;
-}
-
-static void land_here(struct compiler *c, size_t jump)
-{
-    const int32_t distance = (int32_t)(c->as.used - jump);
-    if (c->as.used <= c->as.room)
-        memcpy(c->as.code + jump - 4, &distance, sizeof distance);
-}
-
 /* `copies` vectors a round, as long as so many are left: rcx against r8, or rdx for one. */
 static void put_loop(struct compiler *c, int copies)
 {
     const unsigned char next[] = {0x48, 0x83, 0xc1, (unsigned char)(copies * lanes_of(c))}; /* add rcx, .. */
     const unsigned char many[] = {0x4c, 0x39, 0xc1}, one[] = {0x48, 0x39, 0xd1};            /* cmp rcx, r8; rdx */
-    const size_t check = jump_ahead(c), top = c->as.used;
+    const size_t check = jump_ahead(c, ALWAYS), top = c->as.used;
     c->copies = copies;
     memset(c->taken, 0, sizeof c->taken);
     for (c->now = 0; c->now < c->code->count && !c->failed; c->now++)
@@ -352,7 +434,7 @@ static void put_loop(struct compiler *c, int copies)
     assemble_bytes(&c->as, next, sizeof next);
     land_here(c, check);
     assemble_bytes(&c->as, copies > 1 ? many : one, sizeof many);
-    jump_back(c, copies > 1 ? 0x8e : 0x8c, top);
+    jump_back(c, copies > 1 ? IF_NOT_GREATER : IF_LESS, top);
 }
 
 /* rdi: streams, rsi: constants, rcx: the element, rdx: the end, which comes in rsi, r8: the last place for a round of
@@ -371,6 +453,7 @@ static void put_function(struct compiler *c, int copies)
         put_loop(c, copies);
     put_loop(c, 1);
     assemble_bytes(&c->as, leave, sizeof leave);
+    put_detours(c);
     while (c->as.used % LINE)
         assemble_byte(&c->as, 0xcc);
 }
@@ -391,6 +474,7 @@ static void put_constants(struct compiler *c)
 static bool put_program(struct compiler *c, int copies, size_t entry[2])
 {
     c->as.used = 0;
+    c->detours = 0;
     c->failed = false;
     put_constants(c);
     for (int i = 0; i < 2; i++) {
@@ -401,9 +485,11 @@ static bool put_program(struct compiler *c, int copies, size_t entry[2])
     return !c->failed && c->as.used <= c->as.room;
 }
 
-bool vector_compile(const struct vector_code *code, bool wide, struct vector_program *program)
+bool vector_compile(const struct vector_code *code, enum machine_code machine, struct vector_program *program)
 {
-    struct compiler c = {.code = code, .whole = wide ? ZMM : YMM, .first_register = wide ? MASK : MASK + 1};
+    const bool wide = machine != CODE_AVX2;
+    struct compiler c = {.code = code, .whole = wide ? ZMM : YMM, .first_register = wide ? MASK : MASK + 1,
+                         .narrows = machine == CODE_AVX512_BF16};
     size_t entry[2];
     c.register_end = wide ? 32 : 16;
     *program = (struct vector_program){0};
@@ -438,9 +524,9 @@ void vector_release(struct vector_program *program)
 }
 
 #else
-bool vector_compile(const struct vector_code *code, bool wide, struct vector_program *program)
+bool vector_compile(const struct vector_code *code, enum machine_code machine, struct vector_program *program)
 {
-    (void)code, (void)wide;
+    (void)code, (void)machine;
     *program = (struct vector_program){0};
     return false;
 }

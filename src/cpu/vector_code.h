@@ -10,6 +10,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* What code can be made of; each can do what those before it can. */
+enum machine_code { NO_MACHINE_CODE, CODE_AVX2, CODE_AVX512, CODE_AVX512_BF16 };
+
 enum vector_op {
     VECTOR_LOAD_F32, /* of stream `number` */
     VECTOR_LOAD_BF16,
@@ -79,8 +82,8 @@ struct vector_program {
     size_t bytes;
 };
 
-/* wide: AVX-512. False where the system gives no memory for code or registers do not suffice; that is no error. */
-bool vector_compile(const struct vector_code *code, bool wide, struct vector_program *program);
+/* False where the system gives no memory for code or registers do not suffice; that is no error. */
+bool vector_compile(const struct vector_code *code, enum machine_code machine, struct vector_program *program);
 void vector_release(struct vector_program *program);
 
 #endif
