@@ -135,11 +135,12 @@ void cpu_ahead_create(struct ahead *ahead, struct frame *frame, enum phase phase
     }
 }
 
-void cpu_ahead_fetch(struct ahead *ahead, int64_t lines)
+void cpu_ahead_fetch(struct ahead *ahead, int64_t lines, struct fetch *fetch)
 {
-    for (; lines > 0 && ahead->item < ahead->count; lines--) {
-        __builtin_prefetch(ahead->part[ahead->item].at + ahead->row * ahead->part[ahead->item].stride + ahead->byte, 0,
-                           2);
+    lines = lines < MAX_FETCHED ? lines : MAX_FETCHED;
+    for (fetch->count = 0; fetch->count < lines && ahead->item < ahead->count; fetch->count++) {
+        fetch->line[fetch->count] =
+            ahead->part[ahead->item].at + ahead->row * ahead->part[ahead->item].stride + ahead->byte;
         ahead->byte += 64;
         if (ahead->byte < ahead->part[ahead->item].bytes)
             continue;

@@ -76,7 +76,8 @@ struct ahead {
     } part[MAX_OPERANDS];
 };
 void cpu_ahead_create(struct ahead *ahead, struct frame *frame, enum phase phase, int64_t row, int64_t column);
-void cpu_ahead_fetch(struct ahead *ahead, int64_t lines);
+/* Names the next lines, at most as many as a fetch holds. */
+void cpu_ahead_fetch(struct ahead *ahead, int64_t lines, struct fetch *fetch);
 
 /* Steps (steps.c, steps_memory.c). */
 step_function cpu_step_compiled; /* step_compiled.c */

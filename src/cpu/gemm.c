@@ -50,11 +50,11 @@ static void multiply_block(const struct gemm_run *run, const struct block_operan
                                 block->memory);
             right = (const char *)block->memory->panel;
         }
-        const char *next = run->local ? right : right + micro->columns * step;
-        for (int64_t i = 0; i < block->rows; i += micro->rows, next += part) {
-            cpu_ahead_fetch(ahead, lines);
+        struct fetch fetch = {.next = run->local ? right : right + micro->columns * step};
+        for (int64_t i = 0; i < block->rows; i += micro->rows, fetch.next += part) {
+            cpu_ahead_fetch(ahead, lines, &fetch);
             micro->run(depth, block->left + i * step, right, block->c + i * run->stride + j, run->stride, block->start,
-                       next);
+                       &fetch);
         }
     }
 }

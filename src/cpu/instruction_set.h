@@ -2,6 +2,7 @@
 #ifndef CODA_CPU_INSTRUCTION_SET_H
 #define CODA_CPU_INSTRUCTION_SET_H
 
+#include "cpu/fetch.h"
 #include "cpu/vector_code.h"
 
 enum {
@@ -34,8 +35,9 @@ struct microkernel {
     int best_depth;         /* of a block of K; 0: what the first cache holds */
     coda_dtype packed;      /* type of packed elements: f32 or bf16 */
     struct packing side[2]; /* left, right */
-    /* start: c is written, not added to; next: what is multiplied soon, to be brought nearer a few lines at a time */
-    void (*run)(int64_t depth, const void *a, const void *b, float *c, int64_t stride, bool start, const void *next);
+    /* start: c is written, not added to */
+    void (*run)(int64_t depth, const void *a, const void *b, float *c, int64_t stride, bool start,
+                const struct fetch *fetch);
     void (*begin)(void), (*end)(void); /* around the products of a tile, on its thread; may be NULL */
 };
 

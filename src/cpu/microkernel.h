@@ -7,7 +7,7 @@
 
 enum { MICRO_COLUMNS = MICRO_VECTORS * LANES };
 
-enum { PREFETCH_STEPS = 16 }; /* of K between two lines of `next` */
+enum { TURN = 8 }; /* steps of K between two lines of what is multiplied next */
 
 INLINE void multiply_steps(const float *a, const float *b, int steps, lanes sum[MICRO_ROWS][MICRO_VECTORS])
 {
@@ -29,22 +29,21 @@ INLINE void multiply_steps(const float *a, const float *b, int steps, lanes sum[
 
 /* The sums start from c, not from zero, so that an element stays one chain over all blocks of K. */
 static void multiply_panels(int64_t depth, const void *left, const void *right, float *c, int64_t stride, bool start,
-                            const void *next)
+                            const struct fetch *fetch)
 {
     const float *a = left, *b = right;
-    const char *line = next;
+    struct fetching fetching = fetch_start(fetch, depth / TURN);
     lanes sum[MICRO_ROWS][MICRO_VECTORS];
 #pragma GCC unroll 16
     for (int i = 0; i < MICRO_ROWS; i++)
 #pragma GCC unroll 4
         for (int v = 0; v < MICRO_VECTORS; v++)
             sum[i][v] = start ? (lanes){0} : lanes_load(c + i * stride + v * LANES);
-    for (; depth >= 8; depth -= 8) {
-        __builtin_prefetch(line, 0, 2);
-        multiply_steps(a, b, 8, sum);
-        a += 8 * MICRO_ROWS;
-        b += 8 * MICRO_COLUMNS;
-        line += 64 * 8 / PREFETCH_STEPS;
+    for (; depth >= TURN; depth -= TURN) {
+        fetch_turn(&fetching, 1);
+        multiply_steps(a, b, TURN, sum);
+        a += TURN * MICRO_ROWS;
+        b += TURN * MICRO_COLUMNS;
     }
     for (; depth > 0; depth--) {
         multiply_steps(a, b, 1, sum);

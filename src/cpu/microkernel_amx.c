@@ -33,9 +33,10 @@ static void tiles_end(void)
 }
 
 static void multiply_tiles(int64_t depth, const void *left, const void *right, float *c, int64_t stride, bool start,
-                           const void *next)
+                           const struct fetch *fetch)
 {
-    const char *a = left, *b = right, *line = next;
+    const char *a = left, *b = right;
+    struct fetching fetching = fetch_start(fetch, depth / TILE_STEPS);
     float *low = c + 16 * stride;
     const int64_t bytes = stride * (int64_t)sizeof *c;
     if (start) {
@@ -58,11 +59,9 @@ static void multiply_tiles(int64_t depth, const void *left, const void *right, f
         TILE_LOAD(5, a + 16 * 2 * TILE_STEPS, 2 * TILE_STEPS);
         TILE_DOT(2, 5, 6);
         TILE_DOT(3, 5, 7);
-        for (int i = 0; i < 4; i++)
-            __builtin_prefetch(line + 64 * i, 0, 2);
+        fetch_turn(&fetching, 4);
         a += TILE_ROWS * 2 * TILE_STEPS;
         b += TILE_COLUMNS * 2 * TILE_STEPS;
-        line += 256;
     }
     TILE_STORE(0, c, bytes);
     TILE_STORE(1, c + 16, bytes);

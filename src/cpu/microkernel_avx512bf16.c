@@ -4,7 +4,7 @@
 #include "cpu/machine.h"
 #include "cpu/pack_pairs.h"
 
-enum { PAIR_ROWS = 12, PAIR_VECTORS = 2, PAIR_COLUMNS = PAIR_VECTORS * LANES };
+enum { PAIR_ROWS = 12, PAIR_VECTORS = 2, PAIR_COLUMNS = PAIR_VECTORS * LANES, TURN = 8 /* steps of K */ };
 
 INLINE __m512bh load_columns(const char *b)
 {
@@ -18,18 +18,9 @@ INLINE __m512bh repeat_pair(const char *a)
     return (__m512bh)_mm512_set1_epi32(pair);
 }
 
-static void multiply_pairs(int64_t depth, const void *left, const void *right, float *c, int64_t stride, bool start,
-                           const void *next)
+INLINE void multiply_steps(const char *a, const char *b, int64_t steps, __m512 sum[PAIR_ROWS][PAIR_VECTORS])
 {
-    const char *a = left, *b = right, *line = next;
-    __m512 sum[PAIR_ROWS][PAIR_VECTORS];
-#pragma GCC unroll 16
-    for (int i = 0; i < PAIR_ROWS; i++)
-#pragma GCC unroll 4
-        for (int v = 0; v < PAIR_VECTORS; v++)
-            sum[i][v] = start ? _mm512_setzero_ps() : _mm512_loadu_ps(c + i * stride + v * LANES);
-    for (int64_t k = 0; k < depth; k += 2) {
-        __builtin_prefetch(line, 0, 2);
+    for (int64_t k = 0; k < steps; k++) {
         const __m512bh low = load_columns(b), high = load_columns(b + 64);
 #pragma GCC unroll 16
         for (int i = 0; i < PAIR_ROWS; i++) {
@@ -39,8 +30,27 @@ static void multiply_pairs(int64_t depth, const void *left, const void *right, f
         }
         a += 4 * PAIR_ROWS;
         b += 4 * PAIR_COLUMNS;
-        line += 64 / 4;
     }
+}
+
+static void multiply_pairs(int64_t depth, const void *left, const void *right, float *c, int64_t stride, bool start,
+                           const struct fetch *fetch)
+{
+    const char *a = left, *b = right;
+    struct fetching fetching = fetch_start(fetch, depth / TURN);
+    __m512 sum[PAIR_ROWS][PAIR_VECTORS];
+#pragma GCC unroll 16
+    for (int i = 0; i < PAIR_ROWS; i++)
+#pragma GCC unroll 4
+        for (int v = 0; v < PAIR_VECTORS; v++)
+            sum[i][v] = start ? _mm512_setzero_ps() : _mm512_loadu_ps(c + i * stride + v * LANES);
+    for (; depth >= TURN; depth -= TURN) {
+        fetch_turn(&fetching, 1);
+        multiply_steps(a, b, TURN / 2, sum);
+        a += 2 * TURN * PAIR_ROWS;
+        b += 2 * TURN * PAIR_COLUMNS;
+    }
+    multiply_steps(a, b, depth / 2, sum);
 #pragma GCC unroll 16
     for (int i = 0; i < PAIR_ROWS; i++)
 #pragma GCC unroll 4
