@@ -71,6 +71,11 @@ void assemble_masked(struct assembler *as, struct opcode op, int reg, int second
     put_memory(as, op, ZMM, reg, second, address, 1);
 }
 
+void assemble_zeroed(struct assembler *as, struct opcode op, int reg, int second, int last)
+{
+    put_registers(as, op, ZMM, reg, second, last, 1 << 7 | 1);
+}
+
 void assemble_blend(struct assembler *as, int reg, int second, int last)
 {
     const struct opcode vblendmps = {1, 2, 0x65};

@@ -35,6 +35,8 @@ void assemble_memory(struct assembler *as, struct opcode op, enum length length,
                      struct address address);
 /* Only where mask register 1 is set, AVX-512. */
 void assemble_masked(struct assembler *as, struct opcode op, int reg, int second, struct address address);
+/* Zeros where mask register 1 is not set, AVX-512. */
+void assemble_zeroed(struct assembler *as, struct opcode op, int reg, int second, int last);
 /* reg = mask register 1 ? last : second, AVX-512 */
 void assemble_blend(struct assembler *as, int reg, int second, int last);
 /* Compares mask registers one and other, of 16 lanes, with zero: are both? AVX-512 */

@@ -292,6 +292,7 @@ static coda_status append_group(struct grouping *g, coda_error *error)
         return fail_memory(error, "the code of a kernel", sizeof *code + sizeof *compiled);
     }
     compiled->list.step = list;
+    code->wide = g->plan->machine_code != CODE_AVX2;
     group.name = "compiled";
     group.run = cpu_step_compiled;
     group.compiled = compiled;

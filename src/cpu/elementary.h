@@ -4,6 +4,7 @@
 #ifndef CODA_CPU_ELEMENTARY_H
 #define CODA_CPU_ELEMENTARY_H
 
+#include "cpu/exp_table.h"
 #include "cpu/lanes.h"
 
 /* 1.5 * 2^23: adding it rounds to an integer, which stands in the low bits. */
@@ -37,8 +38,36 @@ INLINE lanes exp_of_rest(lanes x, lanes low, lanes *shifted)
     return exp_reduced(lanes_fma(n, lanes_set(2.12194440e-4f), r) + low);
 }
 
-/* exp(x + low) for x <= 0 and low small against it, as far as the result is a normal number; below, 0. The exponent is set
- * by one addition of integers. */
+#if defined(LANES_AVX512)
+/* x + low = n ln(2) + r, n a multiple of 1/16: gives n, and exp(r) 2^(n - floor(n)), whose second factor is in a table. */
+INLINE lanes exp_of_sixteenths(lanes x, lanes low, lanes *n)
+{
+    const words table = {EXP_SIXTEENTHS};
+    lanes shifted = lanes_fma(x, lanes_set(1.44269504f), lanes_set(ROUNDER / 16));
+    *n = shifted - ROUNDER / 16;
+    lanes r = lanes_fma(*n, lanes_set(-0.693359375f), x);
+    r = lanes_fma(*n, lanes_set(2.12194440e-4f), r) + low;
+    lanes p = lanes_fma(r, lanes_set(EXP_CUBE), lanes_set(EXP_SQUARE)), power;
+    p = lanes_fma(p, r * r, r);
+    power = _mm512_permutexvar_ps((__m512i)shifted, (__m512)table);
+    return lanes_fma(p, power, power);
+}
+
+/* exp(x + low) for x <= 0 and low small against it, as far as the result is a normal number; below, 0. */
+INLINE lanes exp_negative(lanes x, lanes low)
+{
+    lanes n, p = exp_of_sixteenths(x, low, &n);
+    return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, lanes_set(-87), _CMP_NLT_UQ), p, n);
+}
+
+/* 2 units */
+INLINE lanes lanes_exp(lanes x)
+{
+    lanes n, p = exp_of_sixteenths(lanes_greater(lanes_set(-110), lanes_lesser(lanes_set(100), x)), (lanes){0}, &n);
+    return _mm512_scalef_ps(p, n);
+}
+#else
+/* Likewise. The exponent is set by one addition of integers. */
 INLINE lanes exp_negative(lanes x, lanes low)
 {
     lanes shifted, p = exp_of_rest(x, low, &shifted);
@@ -59,6 +88,7 @@ INLINE lanes lanes_exp(lanes x)
     ints whole = (ints)shifted - (ints)lanes_set(ROUNDER), half = whole >> 1;
     return p * power_of_two(half) * power_of_two(whole - half);
 }
+#endif
 
 /* 2 units */
 INLINE lanes lanes_log(lanes x)

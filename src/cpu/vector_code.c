@@ -4,12 +4,13 @@
 
 #if defined(__x86_64__) && defined(__linux__)
 #include "cpu/assemble.h"
+#include "cpu/exp_table.h"
 
 #include <string.h>
 #include <sys/mman.h>
 
 /* Registers 0 and 1 are scratch, and 2 too where comparisons need one. */
-enum { SCRATCH, OTHER, MASK, REGISTERS = 32, LINE = 64, CODE_ROOM = 1 << 17, MOST_COPIES = 4, MAX_DETOURS = 64 };
+enum { SCRATCH, OTHER, MASK, REGISTERS = 32, LINE = 64, CODE_ROOM = 1 << 17, MOST_COPIES = 4, MAX_DETOURS = 64, ROUNDING = 3 };
 
 struct compiler {
     const struct vector_code *code;
@@ -44,7 +45,7 @@ static int input_count(enum vector_op op)
         return 0;
     if (op <= VECTOR_STORE_F16 || (op >= VECTOR_SHIFT_LEFT && op <= VECTOR_SQRT))
         return 1;
-    return op < VECTOR_SHIFT_LEFT ? 2 : op == VECTOR_SELECT ? 4 : 3;
+    return op < VECTOR_SHIFT_LEFT ? 2 : op >= VECTOR_SELECT ? 4 : 3;
 }
 
 static void find_last_uses(struct compiler *c)
@@ -168,6 +169,16 @@ static void put_select(struct compiler *c, const struct vector_instruction *x)
         assemble_registers(&c->as, blend, c->whole, reg, no, yes);
         assemble_byte(&c->as, MASK << 4);
     }
+}
+
+static void put_scale_where(struct compiler *c, const struct vector_instruction *x)
+{
+    const struct opcode compare = {0, 1, 0xc2}, scale = {1, 2, 0x2c};
+    put(c, compare, 1, in_register(c, x->input[0], SCRATCH), x->input[1]);
+    assemble_byte(&c->as, x->number);
+    const int from = in_register(c, x->input[2], SCRATCH), exponent = in_register(c, x->input[3], OTHER);
+    free_inputs(c, x);
+    assemble_zeroed(&c->as, scale, take(c), from, exponent);
 }
 
 /* The result takes the register of an input that is read for the last time, where there is one. */
@@ -376,7 +387,8 @@ static void put_simple(struct compiler *c, const struct vector_instruction *x)
                                             [VECTOR_OR] = {1, 1, 0xeb},
                                             [VECTOR_XOR] = {1, 1, 0xef},
                                             [VECTOR_ADD_INTEGERS] = {1, 1, 0xfe},
-                                            [VECTOR_SUBTRACT_INTEGERS] = {1, 1, 0xfa}};
+                                            [VECTOR_SUBTRACT_INTEGERS] = {1, 1, 0xfa},
+                                            [VECTOR_SCALE] = {1, 2, 0x2c}};
     const int second = in_register(c, x->input[0], SCRATCH);
     free_inputs(c, x);
     put(c, opcodes[x->op], take(c), second, x->input[1]);
@@ -384,12 +396,14 @@ static void put_simple(struct compiler *c, const struct vector_instruction *x)
 
 static void put_unary(struct compiler *c, const struct vector_instruction *x)
 {
-    const struct opcode root = {0, 1, 0x51};
+    const struct opcode root = {0, 1, 0x51}, permute = {1, 2, 0x16};
     const int from = in_register(c, x->input[0], SCRATCH);
     free_inputs(c, x);
     const int reg = take(c);
     if (x->op == VECTOR_SQRT)
         assemble_registers(&c->as, root, c->whole, reg, 0, from);
+    else if (x->op == VECTOR_SIXTEENTH)
+        assemble_memory(&c->as, permute, ZMM, reg, from, constant_at(~(c->code->constant_count + ROUNDING)));
     else
         put_shift(c, reg, from,
                   x->op == VECTOR_SHIFT_LEFT    ? SHIFT_LEFT
@@ -411,6 +425,8 @@ static void put_instruction(struct compiler *c)
         put_unary(c, x);
     else if (x->op == VECTOR_SELECT)
         put_select(c, x);
+    else if (x->op == VECTOR_SCALE_WHERE)
+        put_scale_where(c, x);
     else
         put_multiply_add(c, x);
     if (x->op > VECTOR_STORE_F16 || x->op <= VECTOR_REPEAT)
@@ -458,16 +474,17 @@ static void put_function(struct compiler *c, int copies)
         assemble_byte(&c->as, 0xcc);
 }
 
-/* The constants of the code, then those of rounding to bf16, each in every lane. */
+/* The constants of the code, then those of rounding to bf16, each in every lane, and the powers of sixteen lanes. */
 static void put_constants(struct compiler *c)
 {
-    static const uint32_t rounding[] = {1, 0x7fff, 0x7fc00000u};
-    for (int i = 0; i < c->code->constant_count + 3; i++) {
+    static const uint32_t rounding[ROUNDING] = {1, 0x7fff, 0x7fc00000u}, powers[] = {EXP_SIXTEENTHS};
+    for (int i = 0; i < c->code->constant_count + ROUNDING; i++) {
         const uint32_t bits =
             i < c->code->constant_count ? c->code->constant[i] : rounding[i - c->code->constant_count];
         for (int lane = 0; lane < LINE / 4; lane++)
             assemble_bytes(&c->as, &bits, sizeof bits);
     }
+    assemble_bytes(&c->as, powers, sizeof powers);
 }
 
 /* Constants at the start, then the two functions; false: too few registers for so many copies, or too much code. */

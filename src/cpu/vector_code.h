@@ -32,23 +32,27 @@ enum vector_op {
     VECTOR_XOR,
     VECTOR_ADD_INTEGERS,
     VECTOR_SUBTRACT_INTEGERS,
+    VECTOR_SCALE,      /* a 2^floor(b), as the next two of sixteen lanes alone */
     VECTOR_SHIFT_LEFT, /* by `number` bits */
     VECTOR_SHIFT_RIGHT,
     VECTOR_SHIFT_SIGNED,
+    VECTOR_SIXTEENTH, /* 2^(i/16), i the lowest four bits */
     VECTOR_SQRT,
     VECTOR_MULTIPLY_ADD,      /* a * b + c */
     VECTOR_MULTIPLY_SUBTRACT, /* a * b - c */
     VECTOR_SUBTRACT_PRODUCT,  /* c - a * b */
     VECTOR_SELECT,            /* compare(a, b) by `number` ? c : d */
+    VECTOR_SCALE_WHERE,       /* compare(a, b) by `number` ? c 2^floor(d) : 0 */
 };
 
-/* As VCMPPS numbers them; false where one is a NaN but for the last two. */
+/* As VCMPPS numbers them; false where one is a NaN but for the last three. */
 enum vector_compare {
     COMPARE_EQUAL,
     COMPARE_LESS,
     COMPARE_LESS_OR_EQUAL,
     COMPARE_UNORDERED,
     COMPARE_NOT_EQUAL,
+    COMPARE_NOT_LESS,
 };
 
 enum { MAX_VECTOR_OPS = 640, MAX_VECTOR_CONSTANTS = 64, MAX_STREAMS = 20 };
@@ -61,6 +65,7 @@ struct vector_instruction {
 
 struct vector_code {
     bool failed; /* it became too long */
+    bool wide;   /* for sixteen lanes */
     int count, constant_count;
     struct vector_instruction instruction[MAX_VECTOR_OPS];
     uint32_t constant[MAX_VECTOR_CONSTANTS];

@@ -1,4 +1,5 @@
 /* The primitives as vector code: the formulas of elementary.h and elementwise.h, operation by operation. */
+#include "cpu/exp_table.h"
 #include "cpu/vector_code.h"
 
 #include <string.h>
@@ -57,6 +58,20 @@ static int choose(struct vector_code *code, enum vector_compare compare, int a, 
 
 static const float rounder = 12582912.0f;
 
+/* Sixteen lanes: exp of x without its whole power of two, whose exponent is the floor of *n. */
+static int exp_of_sixteenths(struct vector_code *code, int x, int *n)
+{
+    int shifted, r, p, power;
+    shifted = multiply_add(code, x, vector_constant(code, 1.44269504f), vector_constant(code, rounder / 16));
+    *n = binary(code, VECTOR_SUBTRACT, shifted, vector_constant(code, rounder / 16));
+    r = multiply_add(code, *n, vector_constant(code, -0.693359375f), x);
+    r = multiply_add(code, *n, vector_constant(code, 2.12194440e-4f), r);
+    p = multiply_add(code, r, vector_constant(code, EXP_CUBE), vector_constant(code, EXP_SQUARE));
+    p = multiply_add(code, p, binary(code, VECTOR_MULTIPLY, r, r), r);
+    power = vector_emit(code, VECTOR_SIXTEENTH, 0, shifted, 0, 0, 0);
+    return multiply_add(code, p, power, power);
+}
+
 /* exp of x without its power of two, which stands in the low bits of *shifted */
 static int exp_of_rest(struct vector_code *code, int x, int *shifted)
 {
@@ -76,7 +91,12 @@ static int exp_of_rest(struct vector_code *code, int x, int *shifted)
 
 static int exp_negative(struct vector_code *code, int x)
 {
-    int shifted, p = exp_of_rest(code, x, &shifted);
+    int shifted, n, p;
+    if (code->wide) {
+        p = exp_of_sixteenths(code, x, &n);
+        return vector_emit(code, VECTOR_SCALE_WHERE, COMPARE_NOT_LESS, x, vector_constant(code, -87), p, n);
+    }
+    p = exp_of_rest(code, x, &shifted);
     int y = binary(code, VECTOR_ADD_INTEGERS, shift(code, VECTOR_SHIFT_LEFT, shifted, 23), p);
     y = choose(code, COMPARE_LESS, x, vector_constant(code, -87), vector_bits(code, 0), y);
     return choose(code, COMPARE_UNORDERED, x, x, vector_bits(code, 0xffffffffu), y);
@@ -89,9 +109,13 @@ static int power_of_two(struct vector_code *code, int n)
 
 static int exponential(struct vector_code *code, int x)
 {
-    int shifted, p, whole, half;
+    int shifted, n, p, whole, half;
     x = binary(code, VECTOR_LESSER, vector_constant(code, 100), x);
     x = binary(code, VECTOR_GREATER, vector_constant(code, -110), x);
+    if (code->wide) {
+        p = exp_of_sixteenths(code, x, &n);
+        return binary(code, VECTOR_SCALE, p, n);
+    }
     p = exp_of_rest(code, x, &shifted);
     whole = binary(code, VECTOR_SUBTRACT_INTEGERS, shifted, vector_constant(code, rounder));
     half = shift(code, VECTOR_SHIFT_SIGNED, whole, 1);
