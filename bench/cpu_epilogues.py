@@ -15,6 +15,7 @@ parser.add_argument("--threads", type=int, default=2)
 parser.add_argument("--rounds", type=int, default=21)
 parser.add_argument("--programs", default="gemm_residual_rms,gemm_rms_swiglu,gemm_rms_rope,gemm_rms_bwd,gemm_rms_lse,gemm_swiglu_bwd")
 parser.add_argument("--libraries", default=os.path.join(os.path.dirname(__file__), "..", "build", "libcoda.so"))
+parser.add_argument("--tiles", default="0x0", help="rows x columns of a tile, several separated by commas (0: the device's choice)")
 parser.add_argument("--cpu-time", action="store_true", help="of the process instead of the clock's: one thread on a busy machine")
 parser.add_argument("--json", action="store_true", help="one object a row")
 args = parser.parse_args()
@@ -41,6 +42,11 @@ class Tensor(ctypes.Structure):
                 ("shape", ctypes.c_int64 * 2), ("stride", ctypes.c_int64)]
 
 
+class Options(ctypes.Structure):
+    _fields_ = [("size", ctypes.c_size_t), ("rows", ctypes.c_int), ("columns", ctypes.c_int),
+                ("schedule", ctypes.c_char_p), ("exact", ctypes.c_int)]
+
+
 class Library:
     def __init__(self, path):
         self.path, self.lib, self.device, self.module = path, ctypes.CDLL(path), ctypes.c_void_p(), ctypes.c_void_p()
@@ -54,12 +60,14 @@ class Library:
         if getattr(self.lib, function)(*arguments, ctypes.byref(error)):
             raise RuntimeError(f"{function}: {error.message.decode()}")
 
-    def prepare(self, program, operands, fixed):
+    def prepare(self, program, operands, fixed, tile):
         dims, kernel = Dims(len(fixed)), ctypes.c_void_p()
+        options = Options(ctypes.sizeof(Options), *map(int, tile.split("x")), None, 0)
         for i, (axis, size) in enumerate(fixed.items()):
             dims.item[i] = Dims.Item(axis.encode(), size)
         found = ctypes.c_void_p(self.lib.coda_module_find(self.module, program.encode()))
-        self.call("coda_kernel_create", self.device, found, ctypes.byref(dims), None, ctypes.byref(kernel))
+        self.call("coda_kernel_create", self.device, found, ctypes.byref(dims), ctypes.byref(options),
+                  ctypes.byref(kernel))
         tensors = (Tensor * len(operands))()
         for i, (code, array) in enumerate(operands):
             shape = (ctypes.c_int64 * 2)(*array.shape)
@@ -122,6 +130,7 @@ def quartile(times):
 
 
 libraries = [Library(path) for path in args.libraries.split(",")]
+variants = [(library, tile) for library in libraries for tile in args.tiles.split(",")]
 if not args.json:
     print(libraries[0].lib.coda_device_description(libraries[0].device).decode().split("\n")[0], f"{args.threads} threads")
 for text in args.sizes.split(","):
@@ -129,8 +138,8 @@ for text in args.sizes.split(","):
     runs, products = {}, {}
     for program in ["gemm_dgrad"] + args.programs.split(","):
         operands, fixed, products[program] = operands_of(program, m, n, k)
-        for i, library in enumerate(libraries):
-            runs[program, i] = library.prepare(program, operands, fixed)
+        for i, (library, tile) in enumerate(variants):
+            runs[program, i] = library.prepare(program, operands, fixed, tile)
     times = {key: [] for key in runs}
     awake = time.perf_counter() + 0.2
     while time.perf_counter() < awake:
@@ -143,9 +152,9 @@ for text in args.sizes.split(","):
             runs[key]()
             times[key].append((now() - start) * 1e3)
     for program in products:
-        for i, library in enumerate(libraries):
+        for i, (library, tile) in enumerate(variants):
             ms, bare = quartile(times[program, i]), quartile(times["gemm_dgrad", i]) * products[program]
-            row = dict(program=program, size=text, library=library.path, ms=round(ms, 3), bare_ms=round(bare, 3),
+            row = dict(program=program, size=text, library=library.path, tile=tile, ms=round(ms, 3), bare_ms=round(bare, 3),
                        ratio_to_bare=round(ms / bare, 3), gflops=round(2e-6 * m * n * k * products[program] / ms, 1))
             print(json.dumps(row) if args.json else
-                  f"{text:16} {program:18} {library.path.split('/')[-1]:16} {ms:8.3f} ms  {ms / bare:6.3f} of bare", flush=True)
+                  f"{text:16} {program:18} {library.path.split('/')[-1]:16} {tile:8} {ms:8.3f} ms  {ms / bare:6.3f} of bare", flush=True)

@@ -59,7 +59,16 @@ static bool outs_are_large(const struct graph *graph, const struct launch *launc
     return bytes > cache / 4;
 }
 
-void cpu_bind_launch(struct cpu_kernel *k, const struct launch *launch, const struct machine *machine)
+/* Products alone may be cut into narrower tiles than the plan's. */
+static int tile_columns(const struct cpu_kernel *k, const struct launch *launch, int64_t threads)
+{
+    const struct form *form = k->plan.form;
+    return k->gemm.microkernel
+               ? cpu_launch_columns(&k->plan, launch->size[form->row_axis], launch->size[form->column_axis], threads)
+               : k->plan.tile_columns;
+}
+
+void cpu_bind_launch(struct cpu_kernel *k, const struct launch *launch, const struct machine *machine, int64_t threads)
 {
     struct bound_step *next = k->bound;
     cpu_evaluate_uniforms(k, launch);
@@ -68,6 +77,7 @@ void cpu_bind_launch(struct cpu_kernel *k, const struct launch *launch, const st
                                   .launch = launch,
                                   .active = k->active,
                                   .uniforms = k->uniforms,
+                                  .tile_columns = tile_columns(k, launch, threads),
                                   .stream = outs_are_large(k->plan.graph, launch, machine)};
     for (int p = 0; p < PHASE_COUNT; p++)
         for (int l = 0; l < LIST_COUNT; l++) {

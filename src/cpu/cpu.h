@@ -106,7 +106,7 @@ struct worker_memory {
 coda_status cpu_choose_instruction_set(struct cpu_state *state, coda_error *error);
 
 /* Evaluates the program's uniform values and decides guards and alternatives (bind.c). */
-void cpu_bind_launch(struct cpu_kernel *k, const struct launch *launch, const struct machine *machine);
+void cpu_bind_launch(struct cpu_kernel *k, const struct launch *launch, const struct machine *machine, int64_t threads);
 /* In double: kernel->uniform_value and, in f32, kernel->uniforms (uniforms.c). */
 void cpu_evaluate_uniforms(struct cpu_kernel *k, const struct launch *launch);
 /* Refuses an id or position without a row (check.c). */
@@ -137,6 +137,9 @@ void cpu_gemm_launch(const coda_kernel *kernel);
 /* Tile sizes (tiles.c). */
 coda_status cpu_choose_tile(struct cpu_kernel *k, const struct cpu_state *state, const coda_options *options,
                             coda_error *error);
+
+/* The columns of a tile in a launch of this size. */
+int cpu_launch_columns(const struct plan *plan, int64_t rows, int64_t columns, int64_t threads);
 
 /* Grows the workspace to what a kernel needs; under the lock (workspace.c). */
 coda_status cpu_workspace_grow(struct workspace *space, int64_t part, int64_t packed_size, int64_t partial_size,

@@ -156,7 +156,7 @@ static void pass_task(struct tasks *tasks, int worker, int64_t task)
     struct frame frame;
     cpu_frame_create(&frame, &pass->kernel->binding, cpu_worker_memory(pass->kernel, pass->space, worker).frame);
     cpu_frame_run(&frame, pass->phase, task % pass->row_tiles * plan->tile_rows,
-                  task / pass->row_tiles * plan->tile_columns, NULL);
+                  task / pass->row_tiles * pass->kernel->binding.tile_columns, NULL);
 }
 
 static int64_t tiles_along(const struct launch *launch, int axis, int tile)
@@ -170,7 +170,7 @@ static void run_pass(const coda_kernel *kernel, enum phase phase)
     const struct cpu_state *state = kernel->device->state;
     struct pass pass = {.kernel = k, .space = &state->workspace, .phase = phase};
     int64_t rows = tiles_along(k->binding.launch, k->plan.form->row_axis, k->plan.tile_rows);
-    int64_t columns = tiles_along(k->binding.launch, k->plan.form->column_axis, k->plan.tile_columns);
+    int64_t columns = tiles_along(k->binding.launch, k->plan.form->column_axis, k->binding.tile_columns);
     rows = phase == PHASE_COLUMNS ? 1 : rows;
     columns = phase == PHASE_ROWS ? 1 : columns;
     pass.row_tiles = rows;
@@ -188,7 +188,7 @@ static coda_status cpu_launch(coda_kernel *kernel, const struct launch *launch, 
     if (status != CODA_OK)
         return status;
     pthread_mutex_lock(&state->lock);
-    cpu_bind_launch(k, launch, &state->machine);
+    cpu_bind_launch(k, launch, &state->machine, kernel->device->threads);
     if (k->plan.phase[PHASE_TILES].used && k->gemm.microkernel)
         cpu_gemm_launch(kernel);
     else if (k->plan.phase[PHASE_TILES].used)

@@ -79,7 +79,7 @@ static void place_frame(struct frame *frame, int64_t row, int64_t column)
     frame->row = row;
     frame->column = column;
     frame->rows = rows < plan->tile_rows ? (int)rows : plan->tile_rows;
-    frame->columns = columns < plan->tile_columns ? (int)columns : plan->tile_columns;
+    frame->columns = columns < binding->tile_columns ? (int)columns : binding->tile_columns;
     frame->first = 0;
     frame->count = frame->rows;
     for (int i = 0; i < plan->form_count; i++) {
@@ -103,51 +103,4 @@ void cpu_frame_run(struct frame *frame, enum phase phase, int64_t row, int64_t c
     run_list(frame, &list[LIST_BANDS + plan->passes]);
     if (frame->binding->stream)
         plan->isa->stream_end();
-}
-
-/* ---------------------------------------------------------------- ahead of a tile */
-
-static void add_ahead(struct ahead *ahead, const struct frame *frame, const struct step *step)
-{
-    struct touched touched[MAX_STREAMS];
-    const int operands = cpu_step_touches(frame, step, touched);
-    for (int i = 0; i < operands && ahead->count < MAX_OPERANDS; i++) {
-        int64_t stride, bytes = frame->width[step->form] * (int64_t)coda_dtype_size(touched[i].dtype);
-        const char *at = cpu_operand_memory(frame, step, touched[i].operand, &stride);
-        ahead->part[ahead->count].at = at;
-        ahead->part[ahead->count].stride = stride;
-        ahead->part[ahead->count].bytes = bytes;
-        ahead->part[ahead->count++].rows = frame->rows;
-        ahead->lines += frame->rows * ((bytes + 63) / 64);
-    }
-}
-
-void cpu_ahead_create(struct ahead *ahead, struct frame *frame, enum phase phase, int64_t row, int64_t column)
-{
-    const struct binding *binding = frame->binding;
-    ahead->count = ahead->item = 0;
-    ahead->row = ahead->byte = ahead->lines = 0;
-    place_frame(frame, row, column);
-    for (int pass = 0; pass < binding->plan->passes; pass++) {
-        const struct bound_list *list = &binding->list[phase][LIST_TILE + pass];
-        for (int i = 0; i < list->count; i++)
-            add_ahead(ahead, frame, list->step[i].step);
-    }
-}
-
-void cpu_ahead_fetch(struct ahead *ahead, int64_t lines, struct fetch *fetch)
-{
-    lines = lines < MAX_FETCHED ? lines : MAX_FETCHED;
-    for (fetch->count = 0; fetch->count < lines && ahead->item < ahead->count; fetch->count++) {
-        fetch->line[fetch->count] =
-            ahead->part[ahead->item].at + ahead->row * ahead->part[ahead->item].stride + ahead->byte;
-        ahead->byte += 64;
-        if (ahead->byte < ahead->part[ahead->item].bytes)
-            continue;
-        ahead->byte = 0;
-        if (++ahead->row == ahead->part[ahead->item].rows) {
-            ahead->row = 0;
-            ahead->item++;
-        }
-    }
 }

@@ -28,7 +28,8 @@ struct binding {
     const struct launch *launch;
     const bool *active; /* one a guard */
     const float *uniforms;
-    bool stream; /* outs of the tile pass by the caches */
+    int tile_columns; /* in this launch */
+    bool stream;      /* outs of the tile pass by the caches */
     struct bound_list list[PHASE_COUNT][LIST_COUNT];
 };
 
@@ -65,19 +66,6 @@ struct touched {
 int cpu_step_touches(const struct frame *frame, const struct step *step, struct touched touched[MAX_STREAMS]);
 /* Brings the rows of the next block nearer, where no product comes before them. */
 void cpu_step_fetch_ahead(const struct frame *frame, const struct step *step);
-
-/* Rows of memory that a tile is going to touch, fetched a few lines at a time while its products are multiplied out. */
-struct ahead {
-    int count, item; /* item, row, byte: what is fetched next */
-    int64_t row, byte, lines;
-    struct {
-        const char *at;
-        int64_t stride, bytes, rows;
-    } part[MAX_OPERANDS];
-};
-void cpu_ahead_create(struct ahead *ahead, struct frame *frame, enum phase phase, int64_t row, int64_t column);
-/* Names the next lines, at most as many as a fetch holds. */
-void cpu_ahead_fetch(struct ahead *ahead, int64_t lines, struct fetch *fetch);
 
 /* Steps (steps.c, steps_memory.c). */
 step_function cpu_step_compiled; /* step_compiled.c */

@@ -20,8 +20,6 @@ static int64_t count_of(int64_t size, int64_t part)
 
 /* ---------------------------------------------------------------- multiplying */
 
-enum { AHEAD_BLOCKS = 2 }; /* blocks of K during which the epilogue's operands are fetched */
-
 struct block_operands {
     const char *left, *right;
     int64_t depth, rows, columns;
@@ -33,15 +31,19 @@ struct block_operands {
     const struct worker_memory *memory;
 };
 
+/* Bytes of a line of a panel, `depth` steps of K deep. */
+static int64_t packed_depth(const struct gemm_run *run, int64_t depth)
+{
+    return count_of(depth, run->micro->depth) * run->micro->depth * (int64_t)coda_dtype_size(run->micro->packed);
+}
+
 /* Adds one block of K to the tile of one accumulator, panel by panel: a right panel stays in the first cache while the
- * left ones pass, and each of them brings a part of the next right panel nearer, and `lines` of what the epilogue
- * reads. */
-static void multiply_block(const struct gemm_run *run, const struct block_operands *block, struct ahead *ahead,
-                           int64_t lines)
+ * left ones pass, and each of them brings a part of the next right panel nearer. */
+static void multiply_block(const struct gemm_run *run, const struct block_operands *block)
 {
     const struct microkernel *micro = run->micro;
     const int64_t depth = count_of(block->depth, micro->depth) * micro->depth;
-    const int64_t step = depth * (int64_t)coda_dtype_size(micro->packed);
+    const int64_t step = packed_depth(run, block->depth);
     const int64_t part = step * micro->columns / count_of(block->rows, micro->rows);
     for (int64_t j = 0; j < block->columns; j += micro->columns) {
         const char *right = block->right + j * step;
@@ -50,40 +52,50 @@ static void multiply_block(const struct gemm_run *run, const struct block_operan
                                 block->memory);
             right = (const char *)block->memory->panel;
         }
-        struct fetch fetch = {.next = run->local ? right : right + micro->columns * step};
-        for (int64_t i = 0; i < block->rows; i += micro->rows, fetch.next += part) {
-            cpu_ahead_fetch(ahead, lines, &fetch);
+        const char *next = run->local ? right : right + micro->columns * step;
+        for (int64_t i = 0; i < block->rows; i += micro->rows, next += part)
             micro->run(depth, block->left + i * step, right, block->c + i * run->stride + j, run->stride, block->start,
-                       &fetch);
-        }
+                       next);
     }
 }
 
-static void multiply_tile(const struct gemm_run *run, int64_t row_tile, int64_t column_tile,
-                          const struct worker_memory *memory, float *accumulators, struct ahead *ahead)
+/* All of K for the columns first .. first+columns-1 of a tile. */
+static void multiply_strip(const struct gemm_run *run, int64_t row_tile, int64_t column_tile, int64_t first,
+                           struct block_operands *operands, float *accumulators)
 {
-    const struct side *left = &run->side[0], *right = &run->side[1];
-    struct block_operands operands = {.memory = memory,
-                                      .line = column_tile * right->tile,
-                                      .rows = smaller(left->lines - row_tile * left->tile, left->tile),
-                                      .columns = smaller(right->lines - column_tile * right->tile, right->tile)};
-    const int64_t calls = count_of(operands.rows, run->micro->rows) * count_of(operands.columns, run->micro->columns);
     for (int64_t block = run->first_block; block < run->first_block + run->block_count; block++) {
         struct k_block at = cpu_gemm_block_at(run, block);
-        int64_t lines = block + AHEAD_BLOCKS >= run->total_blocks ? count_of(ahead->lines, calls * AHEAD_BLOCKS) : 0;
         for (int a = 0; a < run->accumulators; a++) {
             const struct product_operands *x = cpu_gemm_operands_at(run, a, at.place);
             if (!x || at.k >= x->depth)
                 continue;
-            operands.left = cpu_gemm_packed(run, 0, row_tile, run->gemm->product[a][at.place].slot, block);
-            operands.right = cpu_gemm_packed(run, 1, column_tile, a, block);
-            operands.matrix = &x->right;
-            operands.k = at.k;
-            operands.depth = smaller(run->depth, x->depth - at.k);
-            operands.c = accumulators + a * run->accumulator_size;
-            operands.start = block == 0;
-            multiply_block(run, &operands, ahead, lines);
+            operands->depth = smaller(run->depth, x->depth - at.k);
+            operands->left = cpu_gemm_packed(run, 0, row_tile, run->gemm->product[a][at.place].slot, block);
+            operands->right =
+                cpu_gemm_packed(run, 1, column_tile, a, block) + first * packed_depth(run, operands->depth);
+            operands->matrix = &x->right;
+            operands->k = at.k;
+            operands->c = accumulators + a * run->accumulator_size + first;
+            operands->start = block == 0;
+            multiply_block(run, operands);
         }
+    }
+}
+
+/* In strips whose sums stay near while K passes. */
+static void multiply_tile(const struct gemm_run *run, int64_t row_tile, int64_t column_tile,
+                          const struct worker_memory *memory, float *accumulators)
+{
+    enum { STRIP = 256 };
+    const struct side *left = &run->side[0], *right = &run->side[1];
+    const int64_t rows = smaller(left->lines - row_tile * left->tile, left->tile);
+    const int64_t columns = smaller(right->lines - column_tile * right->tile, right->tile);
+    for (int64_t first = 0; first < columns; first += STRIP) {
+        struct block_operands operands = {.memory = memory,
+                                          .line = column_tile * right->tile + first,
+                                          .rows = rows,
+                                          .columns = smaller(columns - first, STRIP)};
+        multiply_strip(run, row_tile, column_tile, first, &operands, accumulators);
     }
 }
 
@@ -95,14 +107,12 @@ static void tile_task(struct tasks *tasks, int worker, int64_t task)
     const int64_t row = left->first + task % left->count, column = right->first + task / left->count;
     float *accumulators = memory.accumulators;
     struct frame frame;
-    struct ahead ahead;
     if (run->chunk < run->total_blocks)
         accumulators = run->partial + task * run->accumulators * run->accumulator_size;
     cpu_frame_create(&frame, &run->kernel->binding, memory.frame);
-    cpu_ahead_create(&ahead, &frame, PHASE_TILES, row * left->tile, column * right->tile);
     if (run->micro->begin)
         run->micro->begin();
-    multiply_tile(run, row, column, &memory, accumulators, &ahead);
+    multiply_tile(run, row, column, &memory, accumulators);
     if (run->micro->end)
         run->micro->end();
     if (run->first_block + run->block_count == run->total_blocks)
@@ -224,7 +234,7 @@ void cpu_gemm_launch(const coda_kernel *kernel)
     run->side[0].lines = k->binding.launch->size[k->plan.form->row_axis];
     run->side[1].lines = k->binding.launch->size[k->plan.form->column_axis];
     run->side[0].tile = k->plan.tile_rows;
-    run->side[1].tile = k->plan.tile_columns;
+    run->side[1].tile = k->binding.tile_columns;
     run->stride = k->plan.stride;
     run->accumulators = k->plan.form->accumulator_count;
     run->side[0].slots = k->gemm.left_slots;
@@ -235,7 +245,7 @@ void cpu_gemm_launch(const coda_kernel *kernel)
     divide_depth(run, take_operands(run, k));
     int64_t element = (int64_t)coda_dtype_size(run->micro->packed);
     run->side[0].bytes = k->plan.padded_rows * run->depth * element;
-    run->side[1].bytes = k->gemm.padded_columns * run->depth * element;
+    run->side[1].bytes = count_of(run->side[1].tile, run->micro->columns) * run->micro->columns * run->depth * element;
     run->space = &state->workspace;
     run->side[0].packed = state->workspace.packed[0];
     run->side[1].packed = state->workspace.packed[1];

@@ -2,7 +2,6 @@
 #ifndef CODA_CPU_INSTRUCTION_SET_H
 #define CODA_CPU_INSTRUCTION_SET_H
 
-#include "cpu/fetch.h"
 #include "cpu/vector_code.h"
 
 enum {
@@ -28,16 +27,16 @@ struct packing {
  * element, in increasing depth. */
 struct microkernel {
     const char *name;
-    unsigned needs;         /* of the machine, bits of enum cpu_feature */
-    bool only_bf16;         /* takes products of bf16 with bf16; others take every type, widened to f32 while packing */
-    int rows, columns;      /* of the product in registers */
-    int depth;              /* packed depths are multiples of it */
-    int best_depth;         /* of a block of K; 0: what the first cache holds */
-    coda_dtype packed;      /* type of packed elements: f32 or bf16 */
-    struct packing side[2]; /* left, right */
-    /* start: c is written, not added to */
-    void (*run)(int64_t depth, const void *a, const void *b, float *c, int64_t stride, bool start,
-                const struct fetch *fetch);
+    unsigned needs;    /* of the machine, bits of enum cpu_feature */
+    bool only_bf16;    /* takes products of bf16 with bf16; others take every type, widened to f32 while packing */
+    int rows, columns; /* of the product in registers */
+    int depth;         /* packed depths are multiples of it */
+    int best_depth;    /* of a block of K; 0: what the first cache holds */
+    int tile_rows, tile_columns; /* of a tile: near the one, and at most the other */
+    coda_dtype packed;           /* type of packed elements: f32 or bf16 */
+    struct packing side[2];      /* left, right */
+    /* start: c is written, not added to; next: what is multiplied soon, to be brought nearer line by line */
+    void (*run)(int64_t depth, const void *a, const void *b, float *c, int64_t stride, bool start, const void *next);
     void (*begin)(void), (*end)(void); /* around the products of a tile, on its thread; may be NULL */
 };
 
@@ -76,7 +75,7 @@ enum fused { MULTIPLY_ADD, MULTIPLY_SUBTRACT, SUBTRACT_PRODUCT, FUSED_COUNT };
 struct instruction_set {
     const char *name;
     unsigned needs;
-    enum machine_code machine_code; /* at least, by `needs` */
+    enum machine_code machine_code;                /* at least, by `needs` */
     const struct microkernel *const *microkernels; /* best first, ends in NULL */
     load_function *load[DTYPE_COUNT];
     store_function *store[DTYPE_COUNT], *add[DTYPE_COUNT];

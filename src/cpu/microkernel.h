@@ -29,10 +29,10 @@ INLINE void multiply_steps(const float *a, const float *b, int steps, lanes sum[
 
 /* The sums start from c, not from zero, so that an element stays one chain over all blocks of K. */
 static void multiply_panels(int64_t depth, const void *left, const void *right, float *c, int64_t stride, bool start,
-                            const struct fetch *fetch)
+                            const void *next)
 {
     const float *a = left, *b = right;
-    struct fetching fetching = fetch_start(fetch, depth / TURN);
+    const char *line = next;
     lanes sum[MICRO_ROWS][MICRO_VECTORS];
 #pragma GCC unroll 16
     for (int i = 0; i < MICRO_ROWS; i++)
@@ -40,7 +40,8 @@ static void multiply_panels(int64_t depth, const void *left, const void *right, 
         for (int v = 0; v < MICRO_VECTORS; v++)
             sum[i][v] = start ? (lanes){0} : lanes_load(c + i * stride + v * LANES);
     for (; depth >= TURN; depth -= TURN) {
-        fetch_turn(&fetching, 1);
+        __builtin_prefetch(line, 0, 2);
+        line += 64;
         multiply_steps(a, b, TURN, sum);
         a += TURN * MICRO_ROWS;
         b += TURN * MICRO_COLUMNS;

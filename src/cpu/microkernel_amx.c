@@ -33,10 +33,9 @@ static void tiles_end(void)
 }
 
 static void multiply_tiles(int64_t depth, const void *left, const void *right, float *c, int64_t stride, bool start,
-                           const struct fetch *fetch)
+                           const void *next)
 {
-    const char *a = left, *b = right;
-    struct fetching fetching = fetch_start(fetch, depth / TILE_STEPS);
+    const char *a = left, *b = right, *line = next;
     float *low = c + 16 * stride;
     const int64_t bytes = stride * (int64_t)sizeof *c;
     if (start) {
@@ -59,7 +58,9 @@ static void multiply_tiles(int64_t depth, const void *left, const void *right, f
         TILE_LOAD(5, a + 16 * 2 * TILE_STEPS, 2 * TILE_STEPS);
         TILE_DOT(2, 5, 6);
         TILE_DOT(3, 5, 7);
-        fetch_turn(&fetching, 4);
+        for (int i = 0; i < 4; i++)
+            __builtin_prefetch(line + 64 * i, 0, 2);
+        line += 256;
         a += TILE_ROWS * 2 * TILE_STEPS;
         b += TILE_COLUMNS * 2 * TILE_STEPS;
     }
@@ -110,6 +111,8 @@ const struct microkernel microkernel_amx = {
     .columns = TILE_COLUMNS,
     .depth = TILE_STEPS,
     .best_depth = 512,
+    .tile_rows = 192,
+    .tile_columns = 512,
     .packed = CODA_BF16,
     .side = {{.step = TILE_STEPS, .deep = {[CODA_BF16] = pack_deep_rows}, .wide = {[CODA_BF16] = pack_wide_rows}},
              {.step = 2, .deep = {[CODA_BF16] = pack_deep_pairs}, .wide = {[CODA_BF16] = pack_wide_pairs}}},

@@ -34,10 +34,10 @@ INLINE void multiply_steps(const char *a, const char *b, int64_t steps, __m512 s
 }
 
 static void multiply_pairs(int64_t depth, const void *left, const void *right, float *c, int64_t stride, bool start,
-                           const struct fetch *fetch)
+                           const void *next)
 {
     const char *a = left, *b = right;
-    struct fetching fetching = fetch_start(fetch, depth / TURN);
+    const char *line = next;
     __m512 sum[PAIR_ROWS][PAIR_VECTORS];
 #pragma GCC unroll 16
     for (int i = 0; i < PAIR_ROWS; i++)
@@ -45,7 +45,8 @@ static void multiply_pairs(int64_t depth, const void *left, const void *right, f
         for (int v = 0; v < PAIR_VECTORS; v++)
             sum[i][v] = start ? _mm512_setzero_ps() : _mm512_loadu_ps(c + i * stride + v * LANES);
     for (; depth >= TURN; depth -= TURN) {
-        fetch_turn(&fetching, 1);
+        __builtin_prefetch(line, 0, 2);
+        line += 64;
         multiply_steps(a, b, TURN / 2, sum);
         a += 2 * TURN * PAIR_ROWS;
         b += 2 * TURN * PAIR_COLUMNS;
@@ -70,6 +71,8 @@ const struct microkernel microkernel_avx512bf16 = {
     .rows = PAIR_ROWS,
     .columns = PAIR_COLUMNS,
     .depth = 2,
+    .tile_rows = 96,
+    .tile_columns = 1024,
     .packed = CODA_BF16,
     .side = {PAIR_PACKING, PAIR_PACKING},
     .run = multiply_pairs,

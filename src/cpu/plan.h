@@ -143,10 +143,11 @@ struct plan {
     int *uniform_slot; /* one a node: its place among the uniforms, or -1 */
     int uniform_count;
     int column_multiple, row_multiple, row_gcd; /* what runs ask of tiles and of blocks of rows */
-    int tile_rows, tile_columns;
-    int64_t stride;      /* floats of a row of registers, accumulators, bands */
-    int64_t padded_rows; /* rows of an accumulator */
-    int block_rows;      /* rows that steps work on at a time */
+    int tile_rows, tile_columns; /* the columns: at most; a launch may take a half, a quarter, .. of them */
+    int least_columns;           /* and at least */
+    int64_t stride;              /* floats of a row of registers, accumulators, bands */
+    int64_t padded_rows;         /* rows of an accumulator */
+    int block_rows;              /* rows that steps work on at a time */
     int register_count, row_count, column_count;
     int64_t band_size; /* floats */
     char *listing;

@@ -47,6 +47,34 @@ static int choose_rows(int multiple, int near, int panel)
     return best;
 }
 
+/* Wide tiles let an epilogue read and write long rows, as far as the second cache holds the sums. */
+static int choose_columns(const struct plan *plan, const struct microkernel *micro, int rows, int columns,
+                          int64_t level2)
+{
+    const int64_t column_bytes = plan->form->accumulator_count * rows * (int64_t)sizeof(float);
+    while (2 * columns <= micro->tile_columns && 2 * columns * column_bytes <= level2 / 2)
+        columns *= 2;
+    return columns;
+}
+
+/* Wide tiles may leave threads without work: the columns that take the least time, about. */
+int cpu_launch_columns(const struct plan *plan, int64_t rows, int64_t columns, int64_t threads)
+{
+    const int64_t row_tiles = (rows + plan->tile_rows - 1) / plan->tile_rows;
+    int best = plan->least_columns;
+    double least = 1e30;
+    for (int tile = plan->tile_columns; tile >= plan->least_columns; tile /= 2) {
+        const int64_t wide = tile < columns ? tile : columns, tiles = row_tiles * ((columns + tile - 1) / tile);
+        const double narrow = 1 + 0.05 * (double)(plan->tile_columns - tile) / tile; /* of a tile's work */
+        const double work = (double)((tiles + threads - 1) / threads * wide) * narrow;
+        if (work < least) {
+            least = work;
+            best = tile;
+        }
+    }
+    return best;
+}
+
 static coda_status check_area(const struct plan *plan, coda_error *error)
 {
     if ((int64_t)plan->tile_rows * plan->tile_columns <= TILE_LIMIT)
@@ -81,7 +109,7 @@ coda_status cpu_choose_tile(struct cpu_kernel *k, const struct cpu_state *state,
         status = take_choice(plan, "columns", columns, plan->column_multiple, column_choices,
                              sizeof column_choices / sizeof *column_choices, error);
     }
-    int near = columns > 1024 ? 48 : 96;
+    const int near = columns > 1024 ? 48 : micro ? micro->tile_rows : 64;
     rows = micro ? choose_rows(plan->row_multiple, near, micro->rows) : round_up(64, plan->row_multiple);
     if (options->tile_rows && status == CODA_OK) {
         rows = options->tile_rows;
@@ -94,9 +122,12 @@ coda_status cpu_choose_tile(struct cpu_kernel *k, const struct cpu_state *state,
         int fit = TILE_LIMIT / rows / plan->column_multiple * plan->column_multiple;
         columns = fit > 0 ? fit : plan->column_multiple;
     }
+    plan->least_columns = columns;
+    if (micro && !options->tile_columns)
+        columns = choose_columns(plan, micro, rows, columns, state->machine.level2);
     plan->tile_rows = rows;
     plan->tile_columns = columns;
-    plan->stride = round_up(columns, ROOM);
+    plan->stride = round_up(columns, ROOM) + ROOM; /* no power of two: rows would share a few lines of a cache */
     plan->padded_rows = micro ? round_up(rows, micro->rows) : rows;
     plan->block_rows = choose_block(plan, state->machine.level1);
     return check_area(plan, error);

@@ -10,7 +10,17 @@
 #include <sys/mman.h>
 
 /* Registers 0 and 1 are scratch, and 2 too where comparisons need one. */
-enum { SCRATCH, OTHER, MASK, REGISTERS = 32, LINE = 64, CODE_ROOM = 1 << 17, MOST_COPIES = 4, MAX_DETOURS = 64, ROUNDING = 3 };
+enum {
+    SCRATCH,
+    OTHER,
+    MASK,
+    REGISTERS = 32,
+    LINE = 64,
+    CODE_ROOM = 1 << 17,
+    MOST_COPIES = 4,
+    MAX_DETOURS = 64,
+    ROUNDING = 3
+};
 
 struct compiler {
     const struct vector_code *code;
@@ -505,7 +515,9 @@ static bool put_program(struct compiler *c, int copies, size_t entry[2])
 bool vector_compile(const struct vector_code *code, enum machine_code machine, struct vector_program *program)
 {
     const bool wide = machine != CODE_AVX2;
-    struct compiler c = {.code = code, .whole = wide ? ZMM : YMM, .first_register = wide ? MASK : MASK + 1,
+    struct compiler c = {.code = code,
+                         .whole = wide ? ZMM : YMM,
+                         .first_register = wide ? MASK : MASK + 1,
                          .narrows = machine == CODE_AVX512_BF16};
     size_t entry[2];
     c.register_end = wide ? 32 : 16;
