@@ -52,7 +52,7 @@ static int choose_columns(const struct plan *plan, const struct microkernel *mic
                           int64_t level2)
 {
     const int64_t column_bytes = plan->form->accumulator_count * rows * (int64_t)sizeof(float);
-    while (2 * columns <= micro->tile_columns && 2 * columns * column_bytes <= level2 / 2)
+    while (2 * columns <= micro->tile_columns && 2 * columns * column_bytes <= level2)
         columns *= 2;
     return columns;
 }
