@@ -177,7 +177,7 @@ static void close_gpu(struct gpu_subject *s)
     stub_close(s->device);
 }
 
-static void a_gpu_joins_sets_where_that_takes_no_more_waves(void **state)
+static void a_gpu_joins_sets_where_that_saves_waves(void **state)
 {
     static const struct {
         const char *what;
@@ -187,7 +187,7 @@ static void a_gpu_joins_sets_where_that_takes_no_more_waves(void **state)
         {"2.67 waves each, 8 together", 3, 3, 1, {{2048, 5632, 512}, {5632, 2048, 512}, {5632, 2048, 512}}},
         {"not asked for", 0, 3, 3, {{2048, 5632, 512}, {5632, 2048, 512}, {5632, 2048, 512}}},
         {"two at a time", 2, 3, 2, {{2048, 5632, 512}, {5632, 2048, 512}, {5632, 2048, 512}}},
-        {"whole waves each", 2, 2, 1, {{256 * 66, 256, 512}, {256, 256 * 66, 512}}},
+        {"whole waves each", 2, 2, 2, {{256 * 66, 256, 16384}, {256, 256 * 66, 16384}}},
         {"a set alone", 2, 1, 1, {{2048, 5632, 512}}},
         {"a row that the copy engine cannot reach", 2, 2, 2, {{2048, 5632, 512}, {2044, 2048, 512}}},
         {"more than eight",
@@ -304,7 +304,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(sets_give_the_bits_of_one_after_the_other, open_devices, close_devices),
         cmocka_unit_test_setup_teardown(sets_that_depend_on_each_other_or_are_wrong_are_refused, open_devices,
                                         close_devices),
-        cmocka_unit_test(a_gpu_joins_sets_where_that_takes_no_more_waves),
+        cmocka_unit_test(a_gpu_joins_sets_where_that_saves_waves),
         cmocka_unit_test(a_joined_launch_tells_each_problem_its_tiles),
         cmocka_unit_test(only_kernels_that_round_alike_are_joined),
     };
