@@ -39,6 +39,7 @@ static const struct known {
     {"launches", FLAG, offsetof(struct arguments, launches)},
     {"library", FLAG, offsetof(struct arguments, library)},
     {"forget", FLAG, offsetof(struct arguments, forget)},
+    {"join", TEXT, offsetof(struct arguments, join)},
     {"chunk", COUNT, offsetof(struct arguments, chunk)},
 };
 

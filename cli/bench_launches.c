@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { MAX_SETS = 8 };
+
 struct launch_row {
     const char *program, *phase;
     int64_t times;    /* a launch of the schedule runs it so often: chunks */
@@ -59,6 +61,69 @@ static coda_status time_step(struct bench *bench, const coda_step *step, const c
     return CODA_OK;
 }
 
+/* Products that are sets of one launch: the operands of each, and the kernel that all have. */
+struct sets {
+    coda_kernel *kernel;
+    int count, operands;
+    struct workload member[MAX_SETS];
+    coda_tensor tensor[MAX_SETS * MAX_WORKLOAD];
+};
+
+static coda_status run_sets(void *context, void *stream, coda_error *error)
+{
+    const struct sets *s = context;
+    return coda_kernel_launch_sets(s->kernel, s->tensor, s->operands, s->count, NULL, stream, error);
+}
+
+static coda_status add_member(struct bench *bench, struct sets *sets, const coda_step *step, const coda_dims *sizes,
+                              struct launch_row *row, coda_error *error)
+{
+    coda_cost cost;
+    struct workload *member = &sets->member[sets->count];
+    coda_status status = coda_program_cost(step->program, sizes, &cost, error);
+    if (status == CODA_OK)
+        status = workload_new(member, bench->device, step->program, sizes, NULL, 1 + (uint64_t)sets->count, error);
+    if (status != CODA_OK)
+        return status;
+    sets->kernel = step->kernel;
+    sets->operands = member->count;
+    memcpy(sets->tensor + sets->count++ * member->count, member->tensor,
+           (size_t)member->count * sizeof *member->tensor);
+    double bytes = cost.bytes / bench->ceilings.gbytes * 1e-6, products = cost.flops / bench->ceilings.gflops * 1e-6;
+    row->products = products > bytes;
+    row->floor += row->products ? products : bytes;
+    return CODA_OK;
+}
+
+/* The steps of a list from *index on, as one launch; *index becomes the last of them. Their names go into `name`. */
+static coda_status time_list(struct bench *bench, const coda_schedule *schedule, const coda_dims *dims, int *index,
+                             char *name, size_t size, struct launch_row *row, coda_error *error)
+{
+    struct sets *sets = calloc(1, sizeof *sets);
+    coda_step step, first;
+    coda_dims sizes;
+    size_t length = 0;
+    coda_status status = sets ? coda_schedule_step(schedule, *index, &first) : out_of_memory(error);
+    for (int i = *index; status == CODA_OK && sets->count < MAX_SETS; i++) {
+        if (coda_schedule_step(schedule, i, &step) != CODA_OK || step.list != first.list ||
+            !step_sizes(schedule, &step, dims, 0, &sizes))
+            break;
+        status = add_member(bench, sets, &step, &sizes, row, error);
+        if (length < size)
+            length += (size_t)snprintf(name + length, size - length, "%s%s", i > *index ? " + " : "",
+                                       coda_program_name(step.program));
+    }
+    struct timed timed = {.work = run_sets, .context = sets};
+    if (status == CODA_OK)
+        status = bench_time(bench, &timed, 1, error);
+    row->ms = timed.ms;
+    *index += status == CODA_OK ? sets->count - 1 : 0;
+    for (int i = 0; sets && i < sets->count; i++)
+        workload_free(&sets->member[i]);
+    free(sets);
+    return status;
+}
+
 static void print_launch(struct bench *bench, const struct launch_row *row)
 {
     if (bench->arguments->json) {
@@ -92,11 +157,16 @@ int bench_launches(struct bench *bench, const coda_schedule *schedule, const cod
             (!step_sizes(schedule, &step, dims, chunk, &sizes) && !sum_sizes(schedule, &step, dims, &sizes)))
             continue;
         bool backward = step.phase == CODA_BACKWARD;
+        char name[512] = "";
         struct launch_row row = {.program = coda_program_name(step.program),
                                  .phase = total[backward].phase,
                                  .times = times_of(&step, dims, chunk)};
-        if (time_step(bench, &step, &sizes, &row, &error) != CODA_OK)
+        coda_status status = step.list ? time_list(bench, schedule, dims, &i, name, sizeof name, &row, &error)
+                                       : time_step(bench, &step, &sizes, &row, &error);
+        if (status != CODA_OK)
             return report("bench", &error);
+        if (step.list)
+            row.program = name;
         print_launch(bench, &row);
         total[backward].ms += row.ms;
         total[backward].floor += row.floor;

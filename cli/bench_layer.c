@@ -202,8 +202,14 @@ static int bench_block_as(struct bench *bench, const coda_program *block, const 
     struct scheduled scheduled = {0};
     struct row worst = {.good = true};
     coda_error error = {0};
+    const char *join = bench->arguments->join;
+    if (join && strcmp(join, "all") != 0 && strcmp(join, "none") != 0)
+        return usage_error("bench", "--join %s: expected all or none", join);
     coda_schedule_options options = {.size = sizeof options,
                                      .backward = 1,
+                                     .join = !join                      ? 0
+                                             : strcmp(join, "all") == 0 ? 1
+                                                                        : -1,
                                      .together = together,
                                      .keep_saved = !together,
                                      .wide_axis = together ? "V" : NULL,

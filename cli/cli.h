@@ -30,7 +30,7 @@ int command_info(int argc, char **argv);
 struct arguments {
     const char *command;
     int json, backward, passes, cubin, steady, launches, library, forget; /* flags */
-    const char *device, *dims, *parameters, *wrt, *save, *target, *dtype, *output, *program, *schedule;
+    const char *device, *dims, *parameters, *wrt, *save, *target, *dtype, *output, *program, *schedule, *join;
     long seed, rounds, threads, width, tokens, without, chunk;
     int file_count;
     char **file;
@@ -105,6 +105,8 @@ coda_status workload_start(struct workload *workload, void *stream, coda_error *
 /* The elements of an operand as f32, to be freed; NULL: no memory or a failed copy. */
 float *workload_read(const struct workload *workload, int index, int64_t *count, coda_error *error);
 void workload_free(struct workload *workload); /* an empty workload is allowed */
+
+coda_status out_of_memory(coda_error *error); /* CODA_MEMORY, said so */
 
 /* The unfused form of a workload: one kernel an operator, intermediates in memory. Shares the workload's `in`s. */
 struct chain;

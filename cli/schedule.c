@@ -126,7 +126,7 @@ static void fill_gradient(void *data, coda_dtype dtype, int64_t count, uint64_t 
         coda_convert((char *)data + (size_t)i * size, dtype, values, CODA_F32, count - i < PERIOD ? count - i : PERIOD);
 }
 
-static coda_status out_of_memory(coda_error *error)
+coda_status out_of_memory(coda_error *error)
 {
     if (error) {
         error->status = CODA_MEMORY;

@@ -11,15 +11,6 @@ static size_t operand_bytes(const coda_tensor *tensor)
     return count * coda_dtype_size(tensor->dtype);
 }
 
-static coda_status out_of_memory(coda_error *error)
-{
-    if (error) {
-        error->status = CODA_MEMORY;
-        snprintf(error->message, sizeof error->message, "out of memory");
-    }
-    return CODA_MEMORY;
-}
-
 static coda_status make_operand(struct workload *workload, int index, const coda_dims *dims, uint64_t seed,
                                 coda_error *error)
 {

@@ -401,6 +401,9 @@ typedef struct coda_schedule_options {
                          * wide_axis once more, and its products are smaller */
     int overwrite;  /* 1: gradients that would be added to what is there are written over it, so that it is neither
                          * set to 0 nor read: for the first of the launches whose gradients add up */
+    int join;       /* gradients of weights as sets of one launch (coda_kernel_launch_sets), where that needs no more
+                         * memory: 0: those whose sizes are given, where the device gains by it; 1: all; -1: none. Not with
+                         * wide_axis. The results are the same bits */
 } coda_schedule_options;
 
 /* Derives the programs of `block`, compiles them and plans their memory. May compile, tune and allocate.
@@ -450,12 +453,13 @@ CODA_API const char *coda_schedule_parameter(const coda_schedule *schedule, int 
 /* The programs in the order to run. */
 typedef struct coda_step {
     const coda_program *program; /* lives as long as the schedule */
-    const coda_kernel *kernel;
-    int phase;   /* CODA_FORWARD or CODA_BACKWARD */
-    int chunked; /* 1: runs once for every chunk of rows */
+    coda_kernel *kernel;         /* the schedule's: to be asked and launched */
+    int phase;                   /* CODA_FORWARD or CODA_BACKWARD */
+    int chunked;                 /* 1: runs once for every chunk of rows */
     /* One an operand of the program: which value it is. A vector's gradient is a value twice: the runs that a program
      * gives, and what they sum up to, which coda_schedule_find finds. */
     const int *value;
+    int list; /* steps of one number above 0 lie side by side and are one coda_kernel_launch_sets; 0: one launch */
 } coda_step;
 CODA_API int coda_schedule_step_count(const coda_schedule *schedule);
 /* Rows at a time of the steps that are chunked. 0: there are none. */

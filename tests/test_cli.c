@@ -256,6 +256,8 @@ static void json_output_is_an_object_a_line(void **state)
          "\"memory\"", 9},
         {"bench --json --rounds 1 --launches --width 128 --tokens 128 --chunk 64 --dims V=512 blocks/llama3_head.coda",
          "\"floor_ms\"", 11},
+        {"bench --json --rounds 1 --launches --join all --width 128 --tokens 64 blocks/llama3.coda",
+         "\"launch\": \"llama3_bwd_dWd + llama3_bwd_dWg + llama3_bwd_dWu\"", 16},
         {"bench --json --rounds 1 --width 128 --tokens 64 layer", "\"peak_share\"", 25},
     };
     (void)state;

@@ -57,6 +57,78 @@ static void every_block_gives_the_bits_of_its_programs_however_memory_is_shared(
     }
 }
 
+/* Gradients of weights as sets of one launch wait for each other; their operands live longer, in no more memory. */
+static void joined_gradients_have_the_same_bits(void **state)
+{
+    static const char *const names[] = {"llama3", "gpt2", "qwen3", "parallel", "llama3_start"};
+    (void)state;
+    for (size_t b = 0; b < sizeof names / sizeof *names; b++) {
+        struct block_trial t;
+        open_trial(&t, "cpu", names[b], CODA_BF16, 70, 1);
+        for (size_t w = 0; w < sizeof ways / sizeof *ways; w++)
+            for (int overwrite = 0; overwrite < 2; overwrite++) {
+                struct running r, apart;
+                coda_schedule_options options = {.size = sizeof options,
+                                                 .backward = 1,
+                                                 .allow_passes = 1,
+                                                 .together = ways[w].together,
+                                                 .keep_saved = ways[w].keep_saved,
+                                                 .consumes = ways[w].consumes ? "dQKV,dX" : NULL,
+                                                 .overwrite = overwrite,
+                                                 .join = -1};
+                open_running(&apart, &t, &options);
+                options.join = 1;
+                open_running(&r, &t, &options);
+                assert_true(r.scratch_bytes <= apart.scratch_bytes && r.saved_bytes <= apart.saved_bytes);
+                if (!ways[w].together)
+                    launch(&r, CODA_FORWARD);
+                launch(&r, ways[w].together ? CODA_FORWARD | CODA_BACKWARD : CODA_BACKWARD);
+                compare(&r, &t, 0, CODA_FORWARD | CODA_BACKWARD);
+                close_running(&apart);
+                close_running(&r);
+            }
+        close_trial(&t);
+    }
+}
+
+/* Lists are side by side; a gradient that is not wanted leaves its list to the others. */
+static void lists_say_which_steps_are_one_launch(void **state)
+{
+    struct block_trial t;
+    struct running r;
+    coda_schedule_options options = with_backward();
+    int members[4] = {0}, previous = 0;
+    (void)state;
+    options.join = 1;
+    open_trial(&t, "cpu", "llama3", CODA_BF16, 20, 1);
+    open_running(&r, &t, &options);
+    for (int i = 0; i < coda_schedule_step_count(r.schedule); i++) {
+        coda_step step;
+        assert_int_equal(coda_schedule_step(r.schedule, i, &step), CODA_OK);
+        assert_true(step.list >= 0 && step.list < 4);
+        assert_non_null(step.kernel);
+        if (step.list && step.list != previous)
+            assert_int_equal(members[step.list], 0);
+        members[step.list] += step.list > 0;
+        previous = step.list;
+    }
+    assert_true(members[1] >= 3);
+    operand(&r, "dWg")->data = NULL;
+    launch(&r, CODA_FORWARD);
+    launch(&r, CODA_BACKWARD);
+    compare(&r, &t, 0, CODA_FORWARD | CODA_BACKWARD);
+    close_running(&r);
+    options.join = 0; /* a CPU gains nothing */
+    open_running(&r, &t, &options);
+    for (int i = 0; i < coda_schedule_step_count(r.schedule); i++) {
+        coda_step step;
+        assert_int_equal(coda_schedule_step(r.schedule, i, &step), CODA_OK);
+        assert_int_equal(step.list, 0);
+    }
+    close_running(&r);
+    close_trial(&t);
+}
+
 /* The gradient of the head is added up in another order; everything else is the same to the bit. */
 static void rows_in_parts_give_what_all_rows_give(void **state)
 {
@@ -458,6 +530,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_block_gives_the_bits_of_its_programs_however_memory_is_shared),
+        cmocka_unit_test(joined_gradients_have_the_same_bits),
+        cmocka_unit_test(lists_say_which_steps_are_one_launch),
         cmocka_unit_test(rows_in_parts_give_what_all_rows_give),
         cmocka_unit_test(rows_in_parts_need_no_memory_for_all_logits),
         cmocka_unit_test(a_forward_runs_alone),

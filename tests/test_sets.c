@@ -298,6 +298,60 @@ static void only_kernels_that_round_alike_are_joined(void **state)
     stub_close(device);
 }
 
+/* ---------------------------------------------------------------- a schedule's choice */
+
+static void a_schedule_joins_the_gradients_that_save_waves(void **state)
+{
+    static const struct {
+        const char *what, *joined; /* in the order of the schedule */
+        int64_t width, ffn, tokens;
+        int join;
+    } rows[] = {
+        {"8 waves instead of 9", "llama3_bwd_dWd llama3_bwd_dWg llama3_bwd_dWu ", 2048, 5632, 16384, 0},
+        {"the same, saved values kept", "llama3_bwd_dWd llama3_bwd_dWg llama3_bwd_dWu ", 2048, 5632, 16384, 0},
+        {"nothing asked", "", 2048, 5632, 16384, -1},
+        {"31.5 waves, or three times 10.5", "", 4096, 11008, 16384, 0},
+        {"sizes that come with the launch", "", 0, 0, 0, 0},
+    };
+    const coda_module *blocks;
+    coda_device *device = stub_open();
+    (void)state;
+    assert_int_equal(coda_standard_blocks(&blocks, NULL), CODA_OK);
+    for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
+        const int64_t width = rows[r].width;
+        coda_dims dims = {3, {{"H", 128}, {"Q", 2048}, {"E", 2048}}};
+        const coda_dims all = {8,
+                               {{"M", rows[r].tokens},
+                                {"A", width},
+                                {"D", width},
+                                {"F", rows[r].ffn},
+                                {"Q", width},
+                                {"E", width},
+                                {"P", 8192},
+                                {"H", 128}}};
+        coda_schedule_options options = {
+            .size = sizeof options, .backward = 1, .keep_saved = r % 2, .overwrite = r % 2, .join = rows[r].join};
+        coda_schedule *schedule;
+        coda_error error = {0};
+        char joined[512] = "";
+        if (coda_schedule_create(device, coda_module_find(blocks, "llama3"), width ? &all : &dims, &options, &schedule,
+                                 &error) != CODA_OK)
+            fail_msg("%s: %s", rows[r].what, error.message);
+        for (int i = 0; i < coda_schedule_step_count(schedule); i++) {
+            coda_step step;
+            assert_int_equal(coda_schedule_step(schedule, i, &step), CODA_OK);
+            if (step.list) {
+                strcat(joined, coda_program_name(step.program));
+                strcat(joined, " ");
+            }
+        }
+        if (strcmp(joined, rows[r].joined) != 0)
+            fail_msg("%s: %s joined; expected %s", rows[r].what, joined, rows[r].joined);
+        coda_schedule_free(schedule);
+    }
+    stub_close(device);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -307,6 +361,7 @@ int main(void)
         cmocka_unit_test(a_gpu_joins_sets_where_that_saves_waves),
         cmocka_unit_test(a_joined_launch_tells_each_problem_its_tiles),
         cmocka_unit_test(only_kernels_that_round_alike_are_joined),
+        cmocka_unit_test(a_schedule_joins_the_gradients_that_save_waves),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -20,6 +20,8 @@ struct plan_options {
         *wide_axis; /* programs with a value over both axes run for some rows at a time; NULL: all rows at once */
     const char *row_axis;
     int64_t chunk_rows; /* a multiple of ROW_RUN */
+    const int *list;    /* one a program: those of one number above 0 wait for the last of them, and run side by side;
+                         * not with a wide axis. NULL: none */
 };
 
 enum plan_kind { PLAN_INPUT, PLAN_RESULT, PLAN_SAVED, PLAN_SCRATCH };

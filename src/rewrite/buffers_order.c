@@ -97,13 +97,28 @@ static int append_part(const struct marks *m, int count, int part, int *order, i
     return length;
 }
 
+/* Members of a list come with the last of them, in their order. */
+static void order_lists(const int *list, int count, int *order)
+{
+    int length = 0;
+    for (int p = 0; p < count; p++) {
+        bool waits = false;
+        for (int q = p + 1; q < count && list != NULL && list[p] > 0; q++)
+            waits = waits || list[q] == list[p];
+        for (int q = 0; q < p && !waits && list != NULL && list[p] > 0; q++)
+            if (list[q] == list[p])
+                order[length++] = q;
+        if (!waits)
+            order[length++] = p;
+    }
+}
+
 bool memory_plan_order(const struct unit *unit, const struct plan_options *options, int order[MAX_PLANNED],
                        int *chunk_first, int *chunk_end, struct complaint *why)
 {
     *chunk_first = *chunk_end = 0;
     if (options->wide_axis == NULL) {
-        for (int p = 0; p < unit->count; p++)
-            order[p] = p;
+        order_lists(options->list, unit->count, order);
         return true;
     }
     struct marks *m = calloc(1, sizeof *m);

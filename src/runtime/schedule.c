@@ -1,6 +1,5 @@
 /* Schedules: made, asked, released. */
 #include "runtime/schedule.h"
-#include "rewrite/rewrite.h"
 #include "runtime/sizes.h"
 
 #include <stdio.h>
@@ -94,6 +93,8 @@ static coda_status plan(coda_schedule *schedule, const coda_schedule_options *op
     if (status == CODA_OK &&
         !memory_plan_make(&schedule->plan, &made.unit, made.forward, schedule->block, made.backward, &planning, &why))
         status = fail_complaint(error, &why);
+    if (status == CODA_OK)
+        status = schedule_join(schedule, &made, &planning, options->join, error);
     graph_free(made.backward);
     return status;
 }
@@ -159,7 +160,7 @@ static coda_status make_kernel(const coda_schedule *schedule, int program, const
         made->program = writing;
     else if (status == CODA_OK && made->written)
         status = coda_kernel_create(schedule->device, &writing, &dims, options, &made->writes, error);
-    if (status == CODA_OK)
+    if (status == CODA_OK && !schedule->list_of[program]) /* else the list's kernel runs it */
         status = coda_kernel_create(schedule->device, &made->program, &dims, options, &made->kernel, error);
     return status;
 }
@@ -184,7 +185,9 @@ struct making {
 static void make_one(void *context, int64_t index)
 {
     const struct making *m = context;
-    m->status[index] = make_kernel(m->schedule, (int)index, m->options, &m->error[index]);
+    int kernel = (int)index, list = kernel - m->schedule->unit.count;
+    m->status[index] = list < 0 ? make_kernel(m->schedule, kernel, m->options, &m->error[index])
+                                : schedule_make_list(m->schedule, list, m->options, &m->error[index]);
 }
 
 static coda_status make_all(coda_schedule *schedule, int count, const coda_options *options, coda_error *error)
@@ -214,7 +217,7 @@ static coda_status make_kernels(coda_schedule *schedule, const coda_options *opt
     schedule->kernel = calloc((size_t)count + 1, sizeof *schedule->kernel);
     if (!schedule->kernel)
         return fail_memory(error, "the kernels of a schedule", (size_t)count * sizeof *schedule->kernel);
-    status = make_all(schedule, count, options, error);
+    status = make_all(schedule, count + schedule->list_count, options, error);
     int sum_step = find_sum(schedule);
     if (status != CODA_OK || sum_step < 0)
         return status;
@@ -322,8 +325,14 @@ void coda_schedule_free(coda_schedule *schedule)
     }
     for (int v = 0; schedule->of && v < schedule->plan.caller_count; v++)
         free(schedule->of[v]);
+    for (int i = 0; i < schedule->list_count; i++) {
+        coda_kernel_free(schedule->list[i].kernel);
+        coda_module_free(schedule->list[i].module);
+    }
     free(schedule->of);
     free(schedule->kernel);
+    free(schedule->list);
+    free(schedule->list_of);
     memory_plan_free(&schedule->plan);
     unit_free(&schedule->unit);
     graph_free(schedule->block);
@@ -391,8 +400,13 @@ coda_status coda_schedule_step(const coda_schedule *schedule, int index, coda_st
         return CODA_INVALID;
     const struct plan_step *s = &schedule->plan.step[index];
     const struct schedule_kernel *kernel = &schedule->kernel[s->program >= 0 ? s->program : schedule->unit.count];
-    *step =
-        (coda_step){&kernel->program, kernel->kernel, s->backward ? CODA_BACKWARD : CODA_FORWARD, s->chunked, s->value};
+    int list = schedule_list_of(schedule, index);
+    *step = (coda_step){.program = &kernel->program,
+                        .kernel = list ? schedule->list[list - 1].kernel : kernel->kernel,
+                        .phase = s->backward ? CODA_BACKWARD : CODA_FORWARD,
+                        .chunked = s->chunked,
+                        .value = s->value,
+                        .list = list};
     return CODA_OK;
 }
 
@@ -405,5 +419,7 @@ double coda_schedule_bytes_moved(const coda_schedule *schedule)
     for (int i = 0; i <= schedule->unit.count; i++)
         if (schedule->kernel[i].writes)
             bytes += coda_kernel_bytes_moved(schedule->kernel[i].writes);
+    for (int i = 0; i < schedule->list_count; i++)
+        bytes += coda_kernel_bytes_moved(schedule->list[i].kernel);
     return bytes;
 }

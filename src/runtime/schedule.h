@@ -3,6 +3,7 @@
 #define CODA_RUNTIME_SCHEDULE_H
 
 #include "rewrite/buffers.h"
+#include "rewrite/rewrite.h"
 #include "runtime/device.h"
 
 /* A program, its kernel, and the block's parameter behind each of its own. */
@@ -14,6 +15,13 @@ struct schedule_kernel {
     coda_kernel *writes;
 };
 
+/* Products that run as sets of one launch, and the kernel that all of them have. */
+struct schedule_list {
+    coda_module *module; /* of the one program */
+    coda_kernel *kernel;
+    int count;
+};
+
 struct coda_schedule {
     coda_device *device;
     struct graph *block; /* own copy */
@@ -22,7 +30,10 @@ struct coda_schedule {
     struct memory_plan plan;
     struct unit unit;               /* the programs; the plan's steps count in it */
     struct schedule_kernel *kernel; /* one a program of the unit, then column_sum */
-    char **of;                      /* one a value of the caller: what a gradient belongs to; NULL */
+    int *list_of;                   /* one a program of the unit: 1 more than the index of its list; 0: none */
+    struct schedule_list *list;
+    int list_count;
+    char **of; /* one a value of the caller: what a gradient belongs to; NULL */
 };
 
 enum { MAX_CALLER = 3 * MAX_OPERANDS }; /* a block's operands, and gradients that arrive and leave */
@@ -40,7 +51,17 @@ bool step_writes_first(const coda_schedule *schedule, int step, int index);
 coda_status step_written(const coda_schedule *schedule, int step, const struct graph *graph, struct graph **written,
                          coda_error *error);
 
+/* schedule_sets.c */
+/* Makes lists, and the plan again with their members side by side, where that needs no more memory. join: 0 where the
+ * device gains by it, 1 wherever it can be, -1 nowhere. */
+coda_status schedule_join(coda_schedule *schedule, const struct rewritten *made, struct plan_options *planning,
+                          int join, coda_error *error);
+coda_status schedule_make_list(coda_schedule *schedule, int index, const coda_options *options, coda_error *error);
+int schedule_list_of(const coda_schedule *schedule, int step); /* list_of its program; 0 for a sum */
+
 /* schedule_memory.c */
+/* Bytes of saved and scratch slots; with sizes that are not known, of matrices of 4096 by 4096. */
+double schedule_plan_bytes(const coda_schedule *schedule, const struct memory_plan *plan);
 /* Slots that the phases do not use may have unknown sizes. */
 coda_status schedule_layout(const coda_schedule *schedule, int phases, const int64_t *sizes, struct slot_layout *layout,
                             coda_error *error);

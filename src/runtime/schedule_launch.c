@@ -43,6 +43,9 @@ static coda_tensor some_rows(const struct running *r, int value, coda_tensor ten
 static coda_kernel *kernel_of(const struct running *r, int step, int64_t first)
 {
     const struct plan_step *s = &r->schedule->plan.step[step];
+    int list = schedule_list_of(r->schedule, step);
+    if (list)
+        return r->schedule->list[list - 1].kernel;
     const struct schedule_kernel *kernel = &r->schedule->kernel[s->program < 0 ? r->schedule->unit.count : s->program];
     bool writes = kernel->writes && first == 0 && (s->program >= 0 || step_writes_first(r->schedule, step, 1));
     return writes ? kernel->writes : kernel->kernel;
@@ -94,6 +97,23 @@ static coda_status launch_step(const struct running *r, int phases, int index, i
     return step->program < 0 ? launch_sum(r, index, error) : launch_program(r, index, first, count, error);
 }
 
+/* The steps of a list from `first` on, but for those that are left out; *end: the step behind it. */
+static coda_status launch_list(const struct running *r, int phases, int first, int *end, coda_error *error)
+{
+    const struct memory_plan *plan = &r->schedule->plan;
+    coda_tensor tensor[3 * MAX_SETS];
+    int list = schedule_list_of(r->schedule, first), count = 0;
+    for (*end = first; *end < plan->step_count && schedule_list_of(r->schedule, *end) == list; ++*end) {
+        const struct plan_step *step = &plan->step[*end];
+        if (!(phases & (step->backward ? CODA_BACKWARD : CODA_FORWARD)) || is_left_out(r, step))
+            continue;
+        for (int o = 0; o < step->count; o++)
+            tensor[3 * count + o] = whole_tensor(r, step->value[o]);
+        count++;
+    }
+    return count ? coda_kernel_launch_sets(kernel_of(r, first, 0), tensor, 3, count, NULL, r->stream, error) : CODA_OK;
+}
+
 static coda_status launch_steps(const struct running *r, int phases, coda_error *error)
 {
     const struct memory_plan *plan = &r->schedule->plan;
@@ -101,12 +121,15 @@ static coda_status launch_steps(const struct running *r, int phases, coda_error 
     int64_t chunk = plan->row_axis >= 0 ? plan->chunk_rows : 1;
     coda_status status = CODA_OK;
     for (int s = 0; s < plan->chunk_first && status == CODA_OK; s++)
-        status = launch_step(r, phases, s, 0, rows, error);
+        status = launch_step(r, phases, s, 0, rows, error); /* lists are not made beside chunks */
     for (int64_t first = 0; first < rows && plan->chunk_end > plan->chunk_first; first += chunk)
         for (int s = plan->chunk_first; s < plan->chunk_end && status == CODA_OK; s++)
             status = launch_step(r, phases, s, first, rows - first < chunk ? rows - first : chunk, error);
-    for (int s = plan->chunk_end; s < plan->step_count && status == CODA_OK; s++)
-        status = launch_step(r, phases, s, 0, rows, error);
+    for (int s = plan->chunk_end, end; s < plan->step_count && status == CODA_OK; s = end) {
+        end = s + 1;
+        status = schedule_list_of(r->schedule, s) ? launch_list(r, phases, s, &end, error)
+                                                  : launch_step(r, phases, s, 0, rows, error);
+    }
     return status;
 }
 

@@ -70,6 +70,23 @@ coda_status schedule_layout(const coda_schedule *schedule, int phases, const int
     return CODA_OK;
 }
 
+double schedule_plan_bytes(const coda_schedule *schedule, const struct memory_plan *plan)
+{
+    int64_t sizes[MAX_AXES];
+    double bytes = 0;
+    struct complaint why = {0};
+    memcpy(sizes, schedule->fixed_size, sizeof sizes);
+    for (int i = 0; i < schedule->block->axis_count; i++)
+        if (!sizes[i] && schedule->block->axis[i].term_count == 0)
+            sizes[i] = 4096;
+    if (sizes_complete(schedule->block, sizes, &why) != CODA_OK)
+        return plan->slot_count;
+    for (int s = 0; s < plan->slot_count; s++)
+        if (plan->slot[s].home != PLAN_INPUT)
+            bytes += (double)memory_plan_slot_bytes(plan, s, sizes);
+    return bytes;
+}
+
 /* The dims of a query over those of the schedule's creation. */
 static coda_status query_sizes(const coda_schedule *schedule, const coda_dims *dims, int64_t *sizes, coda_error *error)
 {
