@@ -29,7 +29,7 @@ def pair(kind, device="cpu", dtype=torch.float32, **options):
             p.add_(torch.randn_like(p) * 0.05)
     patched = copy.deepcopy(model)
     report = C.apply(patched)
-    assert len(report.taken) == 3 and not report.left, str(report)
+    assert len(report.taken) == (3 if kind == "gemma" else 4) and not report.left, str(report)
     return model, patched
 
 
@@ -128,17 +128,110 @@ def test_a_copy_of_a_patched_model_uses_its_own_weights():
     assert twin.eval()(tokens()).logits.abs().max() > 0
 
 
+def counted(monkeypatch):
+    """Counts of calls of the operators that a layer runs."""
+    counts = {"linear_rope": 0, "linear_qknorm_rope": 0, "attention_output_mlp": 0, "attention_output_mlp_rope": 0}
+
+    def count(name, function):
+        def call(*arguments, **named):
+            counts[name] += 1
+            return function(*arguments, **named)
+        return call
+    for name in counts:
+        monkeypatch.setattr(C.huggingface.C, name, count(name, getattr(C.huggingface.C, name)))
+    return counts
+
+
+def loss_and_gradients(model, ids):
+    model.zero_grad()
+    loss = model.train()(input_ids=ids, labels=ids).loss
+    loss.backward()
+    return loss.detach(), [p.grad.clone() for p in model.parameters()]
+
+
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_gradient_checkpointing(reentrant):
+def test_gradient_checkpointing_recomputes_and_gives_the_same_bits(reentrant, monkeypatch):
     _, patched = pair("llama")
+    for layer in patched.model.layers:  # keeps the layers apart, as checkpointing does
+        layer.register_forward_hook(lambda module, args, output: None)
+    ids, counts = tokens(), counted(monkeypatch)
+    _, expected = loss_and_gradients(patched, ids)
+    assert counts["linear_rope"] == 2
+    patched.gradient_checkpointing_enable({"use_reentrant": reentrant})
+    _, again = loss_and_gradients(patched, ids)
+    assert counts["linear_rope"] == 6 and counts["attention_output_mlp_rope"] == 0
+    assert all(torch.equal(a, b) for a, b in zip(expected, again))
+
+
+def test_layers_in_a_row_project_for_the_next_one(kind, device, monkeypatch):
+    _, patched = pair(kind, device)
+    ids, counts = tokens(device), counted(monkeypatch)
+    loss, gradients = loss_and_gradients(patched, ids)
+    first = "linear_qknorm_rope" if kind == "qwen3" else "linear_rope"
+    assert counts[first] == 1 and counts["attention_output_mlp_rope"] == 1 and counts["attention_output_mlp"] == 1
+    hook = patched.model.layers[0].register_forward_hook(lambda module, args, output: None)
+    apart, expected = loss_and_gradients(patched, ids)
+    assert counts[first] == 3 and counts["attention_output_mlp_rope"] == 1
+    torch.testing.assert_close(loss, apart, rtol=1e-6, atol=1e-6)
+    for (name, _), a, b in zip(patched.named_parameters(), gradients, expected):
+        assert relative(a, b) < 1e-5, name
+    hook.remove()
+    again, repeated = loss_and_gradients(patched, ids)
+    assert torch.equal(again, loss) and all(torch.equal(a, b) for a, b in zip(gradients, repeated))
+
+
+class Wrapped(torch.nn.Module):
+    """What activation checkpointing of torch.distributed puts around a layer."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, *arguments, **named):
+        return torch.utils.checkpoint.checkpoint(self.inner, *arguments, use_reentrant=False, **named)
+
+
+BETWEEN = {
+    "a hook that changes the stream": lambda m: m.model.layers[0].register_forward_hook(lambda module, a, out: out * 1.5),
+    "a hook that changes it in place": lambda m: m.model.layers[0].register_forward_hook(
+        lambda module, a, out: out.mul_(1.5)),
+    "a hook on the next layer's input": lambda m: m.model.layers[1].register_forward_pre_hook(
+        lambda module, a: (a[0] * 1.5, *a[1:])),
+    "a hook on the next norm": lambda m: m.model.layers[1].input_layernorm.register_forward_hook(
+        lambda module, a, out: out * 1.5),
+    "an adapter": lambda m: setattr(m.model.layers[1].self_attn, "k_proj", Scaled(m.model.layers[1].self_attn.k_proj)),
+    "a layer left out": lambda m: m.model.layers.__delitem__(1),
+    "layers in another order": lambda m: m.model.layers.insert(0, m.model.layers.pop(1)),
+    "a frozen layer": lambda m: m.model.layers[1].requires_grad_(False),
+    "checkpointed layers": lambda m: [m.model.layers.__setitem__(i, Wrapped(l)) for i, l in enumerate(list(m.model.layers))],
+    "the second layer checkpointed": lambda m: m.model.layers.__setitem__(1, Wrapped(m.model.layers[1])),
+}
+
+
+@pytest.mark.parametrize("change", list(BETWEEN))
+def test_what_stands_between_two_layers_is_respected(change):
+    model, patched = pair("llama")
     ids, grads = tokens(), []
-    for checkpointed in (False, True):
-        patched.zero_grad()
-        if checkpointed:
-            patched.gradient_checkpointing_enable({"use_reentrant": reentrant})
-        patched.train()(input_ids=ids, labels=ids).loss.backward()
-        grads.append([p.grad.clone() for p in patched.parameters()])
-    assert all(torch.equal(a, b) for a, b in zip(*grads))
+    for m in (model, patched):
+        BETWEEN[change](m)
+        m.config.num_hidden_layers = m.model.config.num_hidden_layers = len(m.model.layers)
+        m.train()(input_ids=ids, labels=ids).loss.backward()
+        grads.append([p.grad for p in m.parameters()])
+    for (name, _), a, b in zip(model.named_parameters(), *grads):
+        assert (a is None) == (b is None) and (a is None or relative(b, a) < 2e-5), name
+
+
+@pytest.mark.parametrize("where", ["register_full_backward_hook", "register_full_backward_pre_hook"])
+def test_backward_hooks_of_layers_see_the_whole_gradient(where):
+    model, patched = pair("llama")
+    ids, seen = tokens(), ([], [])
+    for m, into in zip((model, patched), seen):
+        for layer in m.model.layers:
+            getattr(layer, where)(lambda module, *gradients, into=into: into.append(gradients[-1][0].clone()) or None)
+        m.train()(input_ids=ids, labels=ids).loss.backward()
+    assert len(seen[0]) == 2
+    for a, b in zip(*seen):
+        assert relative(b, a) < 2e-5
 
 
 def test_compile(device):

@@ -174,6 +174,42 @@ def test_attention_output_mlp(device, dtype, offset, activation):
     compare(lambda *t: C.attention_output_mlp(*t, activation=activation, norm_offset=offset, eps=EPS), theirs, tensors)
 
 
+@pytest.mark.parametrize("offset,activation", [(0, "silu"), (1, "gelu_tanh")])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("heads", [False, True], ids=["rope", "qknorm_rope"])
+@pytest.mark.parametrize("hd", [16, 64], ids=["narrow", "whole_runs"])
+def test_attention_output_mlp_rope(device, dtype, offset, activation, bias, heads, hd):
+    a, d, f, q, e, lead = 72, 136, 200, 4, 2, (2, 9)
+    act = F.silu if activation == "silu" else lambda z: F.gelu(z, approximate="tanh")
+    table, positions = C.rope_table(32, hd, device=device), torch.arange(3, 3 + lead[1], device=device)
+    tensors = [torch.randn(*lead, a, device=device).to(dtype), torch.randn(*lead, d, device=device).to(dtype),
+               normal(device, dtype, d, a), torch.rand(d, device=device).to(dtype), normal(device, dtype, f, d),
+               normal(device, dtype, f, d), normal(device, dtype, d, f), torch.rand(d, device=device).to(dtype),
+               *(normal(device, dtype, n * hd, d) for n in (q, e, e))]
+    if bias:
+        tensors.append(normal(device, dtype, (q + 2 * e) * hd))
+    if heads:
+        tensors += [torch.rand(hd, device=device).to(dtype) + 0.5 for _ in range(2)]
+
+    def ours(*t):
+        t = list(t)
+        norms = {"key_norm": t.pop(), "query_norm": t.pop()} if heads else {}
+        return C.attention_output_mlp_rope(*t[:11], table, positions, bias=t[11] if bias else None, activation=activation,
+                                           norm_offset=offset, eps=EPS, head_eps=EPS, **norms)
+
+    def theirs(y, r, wo, g, wg, wu, wd, g1, wq, wk, wv, *rest):
+        x = F.linear(y, wo) + r
+        h = norm(x, g, offset).to(x.dtype)
+        x = F.linear(act(F.linear(h, wg)) * F.linear(h, wu), wd) + x
+        rest = list(rest)
+        z = F.linear(norm(x, g1, offset).to(x.dtype), torch.cat([wq, wk, wv]), rest.pop(0) if bias else None)
+        parts = [t.unflatten(-1, (-1, hd)) for t in z.split([q * hd, e * hd, e * hd], -1)]
+        if heads:
+            parts[0], parts[1] = (norm(t, w).to(x.dtype) for t, w in zip(parts, rest))
+        return [x, *(rotate(t, table, positions).flatten(-2) for t in parts[:2]), parts[2].flatten(-2)]
+    compare(ours, theirs, tensors)
+
+
 def test_gradients_agree_with_central_differences_of_the_reference():
     """gradcheck through the interpreter in double; its inputs and outputs are f32, hence the step and the tolerance."""
     torch.manual_seed(0)
@@ -230,3 +266,24 @@ def test_gradients_of_query_key_and_value_may_be_strided_or_missing(device):
     for a, b in zip(strided, missing):
         torch.testing.assert_close(a, b)
     assert missing[1].any() and not missing[2].any() and not missing[3].any()
+
+
+@pytest.mark.parametrize("used", range(1, 16))
+def test_a_layer_with_any_of_its_results_used(device, used):
+    """The residual stream, query, key, value: what nothing uses gives no gradient."""
+    table, d = C.rope_table(32, 64, device=device), 128
+    shapes = [(2, 5, d), (2, 5, d), (d, d), (d,), (96, d), (96, d), (d, 96), (d,), (256, d), (128, d), (128, d)]
+    tensors = [torch.randn(*s, device=device) / (s[-1] ** 0.5 if len(s) == 2 else 1) for s in shapes]
+    used = [i for i in range(4) if used >> i & 1]
+
+    def apart(*t):
+        x = C.attention_output_mlp(*t[:7])
+        return x, *C.linear_rope(x, *t[8:], table, norm_weight=t[7])
+    runs = []
+    for function in (apart, lambda *t: C.attention_output_mlp_rope(*t, table)):
+        inputs = [t.detach().clone().requires_grad_() for t in tensors]
+        made = [function(*inputs)[i] for i in used]
+        sum((m * torch.linspace(0, 1, m.numel(), device=device).view_as(m)).sum() for m in made).backward()
+        runs.append([torch.zeros_like(t) if t.grad is None else t.grad for t in inputs])
+    for a, b in zip(*runs):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-3)

@@ -10,11 +10,11 @@ from torch.utils.checkpoint import checkpoint
 import coda.torch as C
 from coda.torch._blocks import OPERATORS
 
-SIZES = {"M": 6, "K": 32, "N": 48, "Q": 32, "E": 16, "D": 16, "P": 9, "A": 24, "F": 40}
+SIZES = {"M": 6, "K": 32, "N": 48, "Q": 32, "E": 16, "D": 32, "H": 16, "P": 9, "A": 24, "F": 40}
 
 
 def arguments(name, requires_grad=True):
-    """Operands of an operator at small sizes; the axis D is a head in some blocks and the model's width in others."""
+    """Operands of an operator at small sizes."""
     operator, made = OPERATORS[name], []
     sizes = dict(SIZES, N=64 if "rope" in name else 48)
     for o in operator.inputs:

@@ -41,24 +41,31 @@ def _gated(form, activation):
 def _rope(form, bias, norm):
     """Query, key and value; queries and keys rotated, and normalised by head before if `norm` (Qwen3)."""
     inputs, h, scale = _INPUTS[form]
-    normed = """
-    in  query_norm, key_norm : bf16[D]
-    param head_eps = 1e-6""" if norm else ""
-    head = """
-    w = where(index(N) < Q, repeat(query_norm, N), repeat(key_norm, N))
-    q = rsqrt(sum(z * z, N:D) / D + head_eps)
-    n = where(index(N) < T, z * q * w, z)""" if norm else ""
+    weights, product = _query_key_value(h, "K", scale, bias, norm)
     return f"""
     axis N = Q + 2*E
     axis T = Q + E
-    {inputs}
-    in  query : bf16[Q, K]
-    in  key, value : bf16[E, K]
+    {inputs}{weights}{product}
+    out y : bf16[M, N] = rotated"""
+
+
+def _query_key_value(h, width, scale, bias, norm):
+    """The inputs for query, key and value of `h`, and the statements up to `rotated`. H is the size of a head."""
+    normed = """
+    in  query_norm, key_norm : bf16[H]
+    param head_eps = 1e-6""" if norm else ""
+    head = """
+    w = where(index(N) < Q, repeat(query_norm, N), repeat(key_norm, N))
+    q = rsqrt(sum(z * z, N:H) / H + head_eps)
+    n = where(index(N) < T, z * q * w, z)""" if norm else ""
+    return f"""
+    in  query : bf16[Q, {width}]
+    in  key, value : bf16[E, {width}]
     {'in  bias : bf16[N]' if bias else ''}{normed}
-    in  table : f32[P, D]
-    in  positions : i32[M]
+    in  table : f32[P, H]
+    in  positions : i32[M]""", f"""
     z = {h} @ stack(query, key, value).T{scale}{' + bias' if bias else ''}{head}
-    out y : bf16[M, N] = rope({'n' if norm else 'z'}, table, positions, cols = T)"""
+    rotated = rope({'n' if norm else 'z'}, table, positions, cols = T)"""
 
 
 _RESIDUAL = """
@@ -80,22 +87,44 @@ def _residual_norm(offset):
     out squares : f32[M, N/128] = sum(z * z, N:128)"""
 
 
-def _tail(activation, offset):
-    """A decoder layer after its attention: output projection, residual, norm, gated MLP, residual."""
-    return f"""
+_TAIL_INPUTS = """
     in  y : bf16[M, A]
     in  residual : bf16[M, D]
     in  output : bf16[D, A]
     in  norm_weight : bf16[D]
     in  gate, up : bf16[F, D]
     in  down : bf16[D, F]
-    param eps = 1e-6
+    param eps = 1e-6"""
+
+
+def _tail_statements(activation, offset):
+    return f"""
     x1 = y @ output.T + residual
     h = rmsnorm(x1, {'1 + ' if offset else ''}norm_weight, eps)
     g = h @ gate.T
     u = h @ up.T
-    a = {activation}(g) * u
+    a = {activation}(g) * u"""
+
+
+def _tail(activation, offset):
+    """A decoder layer after its attention: output projection, residual, norm, gated MLP, residual."""
+    return f"""{_TAIL_INPUTS}{_tail_statements(activation, offset)}
     out x : bf16[M, D] = a @ down.T + x1"""
+
+
+def _tail_rope(activation, offset, bias, norm):
+    """From one layer's attention to the next one's: what `_tail` does, then the next norm, query, key, value and rotation."""
+    next_norm = f"rmsnorm(x2, {'1 + ' if offset else ''}next_norm_weight, next_eps)"
+    weights, product = _query_key_value("h2", "D", "", bias, norm)
+    return f"""
+    axis N = Q + 2*E
+    axis T = Q + E{_TAIL_INPUTS}
+    in  next_norm_weight : bf16[D]
+    param next_eps = 1e-6{weights}{_tail_statements(activation, offset)}
+    x2 = a @ down.T + x1
+    h2 = {next_norm}{product}
+    out x : bf16[M, D] = x2
+    out qkv : bf16[M, N] = rotated"""
 
 
 def _texts():
@@ -104,6 +133,9 @@ def _texts():
         yield f"linear_residual_rmsnorm{offset}", _residual_norm(offset)
         for gate, activation in _GATES.items():
             yield f"attention_output_{gate}{offset}", _tail(activation, offset)
+            for bias in ("", "_bias"):
+                yield f"attention_output_{gate}{offset}_rope{bias}", _tail_rope(activation, offset, bias, False)
+                yield f"attention_output_{gate}{offset}_qknorm_rope{bias}", _tail_rope(activation, offset, bias, True)
     for form in _INPUTS:
         prefix = f"{form}_" if form else ""
         for bias in ("", "_bias"):

@@ -14,11 +14,11 @@ _OPERAND = re.compile(r"\b(\w+)( : \w+\[[^\]]*\bN\b[^\]]*\])")
 
 
 def columns_apart(operator, whole, programs, arguments):
-    """A Sequence like `whole` that takes one gradient a weight instead of the whole output's; None where the first program is
+    """A Sequence like `whole` that takes one gradient a weight instead of the last output's; None where the first program is
     more than an elementwise one of rotations and sums over runs."""
-    output = f"d{operator.outputs[0].name}"
+    output = f"d{operator.outputs[-1].name}"
     text = programs[0].text
-    if "index(" in text or "@" in text or [o.name for o in arguments if o.name.startswith("d")] != [output]:
+    if "index(" in text or "@" in text or all(o.name != output for o in programs[0].operands):
         return None
     if any(o.name == output for p in programs[1:] for o in p.operands):
         return None

@@ -38,7 +38,7 @@ class Operator:
     "bf16" in the text stands for the type of the call's tensors. Derived are: the programs that run without gradients, those
     that also keep what the backward reads, and the backward; all three are operators of their own (`name`, `name_keep`,
     `name_backward`), so that graphs see them whole. Matrices over the axis `rows` may have more leading dimensions. With
-    `columns`, names of weights in a stack, `call` returns the one output as views, a weight's columns each.
+    `columns`, names of weights in a stack, `call` returns the last output as views, a weight's columns each.
     """
 
     def __init__(self, name: str, text: str, rows: str | None = None, columns: tuple = ()):
@@ -143,7 +143,10 @@ class Operator:
     def _result(self):
         """What generated text makes of a tuple of results."""
         if self.columns:
-            return "results[0].split(ready.columns, -1) if ready.columns else results[0]"
+            last = len(self.outputs) - 1
+            before = f"*results[:{last}], *" if last else ""
+            split = f"({before}results[{last}].split(ready.columns, -1))" if last else "results[0].split(ready.columns, -1)"
+            return f"{split} if ready.columns else {f'results[:{last + 1}]' if last else 'results[0]'}"
         return "results[0]" if len(self.outputs) == 1 else f"results[:{len(self.outputs)}]"
 
     def _forward(self):
@@ -180,7 +183,7 @@ class Operator:
                 derived = ready.derived
                 if grad_enabled() or not _direct(gradients) or not _direct(saved):
                     if ready.columns:
-                        gradients = (torch.cat(gradients, -1),)
+                        gradients = operator.joined(gradients)
                     tensors = saved + tuple(gradients[i] for i in derived.arriving)
                     results = operator.backward_op(tensors, parameters, derived.dtype, derived.bits)
                 else:
@@ -209,13 +212,25 @@ class Operator:
         direct = _direct(tensors)
         wanted = direct and torch.is_grad_enabled() and torch._C._any_requires_grad(*tensors)
         if not direct or (wanted and self.derived.why_not):
-            y = self.op(*arguments)
-            return y.split(self._widths(tensors), -1) if self.columns else y
+            results = self.op(*arguments)
+            return self._columns_split(results, self._widths(tensors)) if self.columns else results
         ready = self._ready(tensors)
         if wanted:
             return self._apply(ready, *arguments)
         results = ready.plain(ready.plain_plan, *tensors, *numbers)
-        return results[0].split(ready.columns, -1) if self.columns else results[0] if len(self.outputs) == 1 else results
+        results = results[0] if len(self.outputs) == 1 else results
+        return self._columns_split(results, ready.columns) if self.columns else results
+
+    def _columns_split(self, results, widths):
+        """The last output as views of its columns, behind the others."""
+        if len(self.outputs) == 1:
+            return results.split(widths, -1)
+        return (*results[:-1], *results[-1].split(widths, -1))
+
+    def joined(self, gradients):
+        """Gradients of the outputs, where those of the last one came a weight's columns each."""
+        before = len(self.outputs) - 1
+        return *gradients[:before], torch.cat(gradients[before:], -1)
 
     def _widths(self, tensors):
         return [tensors[i].shape[0] for i in self._column_places]
@@ -403,6 +418,8 @@ class Backward:
         self.sequence = Sequence(f"{operator.name}_backward", programs, arguments, results, operator.parameters,
                                  operator.rows, leading)
         self._in_columns = columns_apart(operator, self.sequence, programs, arguments) if operator.columns else None
+        last = len(outputs) - 1
+        self._arriving_in_columns = [i for i in self.arriving if i < last] + [last + i for i in range(len(operator.columns))]
         self._index = {n: i for i, n in enumerate(results)}
         self._inputs = variant.inputs
         self._places = {o.name: i for i, o in enumerate(variant.inputs)}
@@ -438,15 +455,13 @@ class Backward:
         return more
 
     def run(self, saved, gradients, columns, parameters):
-        """The programs, on gradients of the outputs; `columns`: their widths where one output came as views of its columns."""
-        sequence = self.sequence
+        """The programs, on gradients of the outputs; `columns`: widths of the views that the last output left as."""
+        sequence, arriving = self.sequence, self.arriving
         if columns and self._in_columns and not any(c % 128 for c in columns):
-            sequence = self._in_columns
+            sequence, arriving = self._in_columns, self._arriving_in_columns
         elif columns:
-            gradients = (torch.cat(gradients, -1),)
-        if sequence is self.sequence:
-            gradients = tuple(gradients[i] for i in self.arriving)
-        return sequence.run(device_key(saved[0]), *saved, *gradients, *parameters)
+            gradients = self.operator.joined(gradients)
+        return sequence.run(device_key(saved[0]), *saved, *[gradients[i] for i in arriving], *parameters)
 
     def finish(self, results, shapes):
         """Gradients in the order of the arguments of the autograd function, None where none is asked for."""

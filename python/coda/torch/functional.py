@@ -204,17 +204,17 @@ def rope_table(positions: int, head_dim: int, theta: float = 10000.0, *, device=
     return torch.cat([angle.cos(), angle.sin()], 1).float()
 
 
-def _rotary(name, x, table, positions):
+def _rotary(name, x, table, positions, what="x"):
     """Table and one position a row, as i32."""
     hidden = x.hidden if isinstance(x, Normed) else x
     if not isinstance(hidden, torch.Tensor):
-        raise TypeError(f"{name}: `x` must be a Tensor or a Normed, not {type(x).__name__}")
+        raise TypeError(f"{name}: `{what}` must be a Tensor{' or a Normed' if what == 'x' else ''}, not {type(x).__name__}")
     if not isinstance(table, torch.Tensor) or table.dtype is not torch.float32 or table.dim() != 2:
         raise TypeError(f"{name}: `table` must be a float32 tensor [positions, head_dim]; see rope_table")
     lead = hidden.shape[:-1]
     if positions is None:
         if not lead or lead[-1] > table.shape[0]:
-            raise ValueError(f"{name}: `x` has {lead[-1] if lead else 0} positions, the table {table.shape[0]}")
+            raise ValueError(f"{name}: `{what}` has {lead[-1] if lead else 0} positions, the table {table.shape[0]}")
         positions = torch.arange(lead[-1], device=hidden.device, dtype=torch.int32)
     if positions.dtype not in (torch.int32, torch.int64):
         raise TypeError(f"{name}: `positions` is {positions.dtype}; expected int32 or int64")
@@ -224,16 +224,20 @@ def _rotary(name, x, table, positions):
             positions = positions.expand(lead)
         except RuntimeError:
             raise ValueError(f"{name}: `positions` has shape {list(positions.shape)}, which does not broadcast to the "
-                             f"leading dimensions of `x`, {list(lead)}") from None
+                             f"leading dimensions of `{what}`, {list(lead)}") from None
     return table, positions.reshape(-1)
 
 
-def _qkv(name, x, query, key, value, table, positions, bias, norms, numbers, norm_weight, norm_offset, eps):
-    head = table.shape[1] if isinstance(table, torch.Tensor) and table.dim() == 2 else 0
-    rest = _rotary(name, x, table, positions)
+def _check_heads(name, query, key, table):
+    head = table.shape[1]
     for what, w in (("query", query), ("key", key)):
         if isinstance(w, torch.Tensor) and head and w.shape[0] % head:
             raise ValueError(f"{name}: `{what}` has {w.shape[0]} rows, which are no multiple of the table's head_dim {head}")
+
+
+def _qkv(name, x, query, key, value, table, positions, bias, norms, numbers, norm_weight, norm_offset, eps):
+    rest = _rotary(name, x, table, positions)
+    _check_heads(name, query, key, table)
     names, tensors = ("query", "key", "value"), (query, key, value)
     if bias is not None:
         name, names, tensors = name + "_bias", (*names, "bias"), (*tensors, bias)
@@ -279,6 +283,42 @@ def attention_output_mlp(y, residual, output, norm_weight, gate, up, down, *, ac
         _check_rows(name, y, residual)
         x = operator.call(y, *tensors, eps)
     return x
+
+
+def attention_output_mlp_rope(y, residual, output, norm_weight, gate, up, down, next_norm_weight, query, key, value, table,
+                              positions=None, *, bias=None, query_norm=None, key_norm=None, activation="silu",
+                              norm_offset=0, eps=1e-6, next_eps=None, head_eps=1e-6):
+    """From one layer's attention to the next one's: `attention_output_mlp`, and of its result x the next layer's norm and
+    `linear_rope` (`linear_qknorm_rope` if query_norm and key_norm are given), as four kernels forward: the norm's sums and
+    weight go out with x, its row scale is applied behind query, key and value, and in the backward the residual stream's
+    gradients meet in a product's epilogue. next_eps: of the next norm, eps if None.
+
+    Returns x, q, k, v; the last three views of one tensor, each [..., heads * D].
+    """
+    name, gates = "attention_output_mlp_rope", {"silu": "swiglu", "gelu_tanh": "geglu"}
+    if activation not in gates:
+        raise ValueError(f"{name}: activation {activation!r}; expected {' or '.join(map(repr, gates))}")
+    if (query_norm is None) != (key_norm is None):
+        raise TypeError(f"{name}: of `query_norm` and `key_norm` one is None; give both or neither")
+    rest = _rotary(name, y, table, positions, "y")
+    _check_heads(name, query, key, table)
+    operator = OPERATORS[f"attention_output_{gates[activation]}{'1' if _offset(name, norm_offset) else ''}_"
+                         f"{'' if query_norm is None else 'qknorm_'}rope{'' if bias is None else '_bias'}"]
+    names = ["residual", "output", "norm_weight", "gate", "up", "down", "next_norm_weight", "query", "key", "value"]
+    tensors = [residual, output, norm_weight, gate, up, down, next_norm_weight, query, key, value]
+    numbers = [eps, eps if next_eps is None else next_eps]
+    for what, t in (("bias", bias), ("query_norm", query_norm), ("key_norm", key_norm)):
+        if t is not None:
+            names.append(what)
+            tensors.append(t)
+    if query_norm is not None:
+        numbers.append(head_eps)
+    made = operator.quick(y, *tensors, *rest, *numbers)
+    if made is None:
+        y, tensors = _prepare(name, y, names, tensors)
+        _check_rows(name, y, residual)
+        made = operator.call(y, *tensors, *rest, *numbers)
+    return made
 
 
 def linear_cross_entropy(x, weight, target, *, ignore_index=-100, reduction="mean", label_smoothing=0.0, softcap=0.0,

@@ -1,6 +1,7 @@
 """One line for Hugging Face models: `coda.torch.apply(model)`."""
 
 import dataclasses
+import functools
 import inspect
 import sys
 import types
@@ -22,6 +23,8 @@ _LAYERS = {
     "GemmaDecoderLayer": ("gelu_tanh", True, None),
 }
 _HEADS = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "GemmaForCausalLM")
+# Norms that torch has as one kernel, in f32 with one rounding; for the last norm, behind which no product of ours stands.
+_NORMS = ("LlamaRMSNorm", "MistralRMSNorm", "Qwen2RMSNorm", "Qwen3RMSNorm")
 _ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
 
 
@@ -51,7 +54,7 @@ def apply(model: nn.Module) -> Report:
 
     Returns a Report. Raises ValueError for a model without a layer that it knows.
     """
-    report = Report([], [])
+    report, places = Report([], []), _places(model)
     for name, module in model.named_modules():
         kind = _original_class(module).__name__
         if kind in _LAYERS:
@@ -61,6 +64,7 @@ def apply(model: nn.Module) -> Report:
                 continue
             _patch(module, _layer_forward(kind))
             report.taken.append(name)
+            module._coda_place = places.get(module)
         elif kind in _HEADS:
             why = _unfit_head(module)
             if why:
@@ -68,6 +72,9 @@ def apply(model: nn.Module) -> Report:
                 continue
             _patch(module, _causal_forward)
             report.taken.append(f"{name or kind}: the loss")
+        elif kind in _NORMS and name.rpartition(".")[2] == "norm":
+            _patch(module, _norm_forward)
+            report.taken.append(name)
         elif kind.endswith("DecoderLayer"):
             report.left.append((name, f"{kind} is not among the layers that coda knows ({', '.join(_LAYERS)})"))
     if not report.taken and not report.left:
@@ -80,7 +87,8 @@ def restore(model: nn.Module) -> None:
     """Undoes `apply`."""
     for module in model.modules():
         if "_coda_forward" in module.__dict__:
-            del module.__dict__["_coda_forward"], module.__dict__["forward"], module.__dict__["_coda_cache"]
+            for name in ("forward", *(n for n in module.__dict__ if n.startswith("_coda_"))):
+                del module.__dict__[name]
 
 
 def _original_class(module):
@@ -91,6 +99,11 @@ def _original_class(module):
     return type(module)
 
 
+def _places(model):
+    """Of every module in a ModuleList: the list and the module's place there."""
+    return {m: (stack, i) for stack in model.modules() if isinstance(stack, nn.ModuleList) for i, m in enumerate(stack)}
+
+
 def _patch(module, forward):
     """The module's forward becomes a method of this instance; what it was stays reachable."""
     if "_coda_forward" in module.__dict__:
@@ -98,6 +111,8 @@ def _patch(module, forward):
     module._coda_forward = module.forward
     # What transformers calls the cache of keys and values: `cache` since 5.24, `past_key_values` before.
     module._coda_cache = "cache" if "cache" in inspect.signature(module.forward).parameters else "past_key_values"
+    # Where it checkpoints activations: in a __call__ of its own, or in the forward.
+    module._coda_checkpoints = hasattr(module, "gradient_checkpointing") and type(module).__call__ is nn.Module.__call__
     module.forward = types.MethodType(forward, module)
 
 
@@ -199,8 +214,7 @@ def _project(layer, x, position_embeddings, offset):
     a, norm = layer.self_attn, layer.input_layernorm
     batch, length = x.shape[:2]
     table, positions = rotary(position_embeddings, batch, length)
-    bias = None if a.q_proj.bias is None else torch.cat([a.q_proj.bias, a.k_proj.bias, a.v_proj.bias])
-    shared = {"bias": bias, "norm_weight": norm.weight, "norm_offset": int(offset), "eps": _eps(norm)}
+    shared = {"bias": _bias(a), "norm_weight": norm.weight, "norm_offset": int(offset), "eps": _eps(norm)}
     weights = (a.q_proj.weight, a.k_proj.weight, a.v_proj.weight)
     if getattr(a, "q_norm", None) is not None:
         q, k, v = C.linear_qknorm_rope(x, *weights, a.q_norm.weight, a.k_norm.weight, table, positions,
@@ -210,10 +224,17 @@ def _project(layer, x, position_embeddings, offset):
     return [t.view(batch, length, -1, a.head_dim).transpose(1, 2) for t in (q, k, v)]
 
 
+def _bias(attention):
+    if attention.q_proj.bias is None:
+        return None
+    return torch.cat([attention.q_proj.bias, attention.k_proj.bias, attention.v_proj.bias])
+
+
 def _eps(norm):
     return getattr(norm, "variance_epsilon", None) or norm.eps
 
 
+@functools.cache
 def _layer_forward(kind):
     activation, offset, window = _LAYERS[kind]
 
@@ -225,7 +246,8 @@ def _layer_forward(kind):
                                       use_cache=use_cache, position_embeddings=position_embeddings,
                                       **{self._coda_cache: cache}, **kwargs)
         a, m = self.self_attn, self.mlp
-        q, k, v = _project(self, hidden_states, position_embeddings, offset)
+        q, k, v = _made_before(self, hidden_states, position_embeddings) or \
+            _project(self, hidden_states, position_embeddings, offset)
         if cache is not None:
             k, v = cache.update(k, v, a.layer_idx)
         if window is not None:
@@ -236,9 +258,81 @@ def _layer_forward(kind):
         norm = self.post_attention_layernorm
         if torch.is_autocast_enabled(y.device.type) and hidden_states.dtype is torch.float32:
             return _mixed(self, y, hidden_states, activation, offset)
-        return C.attention_output_mlp(y, hidden_states, a.o_proj.weight, norm.weight, m.gate_proj.weight, m.up_proj.weight,
-                                      m.down_proj.weight, activation=activation, norm_offset=int(offset), eps=_eps(norm))
-    return forward
+        weights = (a.o_proj.weight, norm.weight, m.gate_proj.weight, m.up_proj.weight, m.down_proj.weight)
+        shared = {"activation": activation, "norm_offset": int(offset), "eps": _eps(norm)}
+        after = _layer_after(self)
+        if after is None:
+            return C.attention_output_mlp(y, hidden_states, *weights, **shared)
+        return _with_projections(after, y, hidden_states, weights, shared, position_embeddings)
+    return _checkpointed(forward)
+
+
+# ---------------------------------------------------------------- from one layer to the next
+
+def _layer_after(layer):
+    """The next layer, if its norm, query, key and value can be made here, in this layer's last product.
+
+    Not where something between the two layers could see or change the stream (hooks), where the next layer's weights may not
+    be there yet (sharding), where a layer is recomputed by itself (checkpointing), and not while tracing."""
+    stack, place = layer._coda_place or ((), 0)
+    if torch.compiler.is_compiling() or place + 1 >= len(stack) or layer._forward_hooks or layer._backward_hooks or \
+            layer._backward_pre_hooks or _recomputed() or nn.modules.module._has_any_global_hook():
+        return None
+    after = stack[place + 1]
+    if stack[place] is not layer or "_coda_forward" not in after.__dict__ or after._forward_pre_hooks or \
+            after._backward_hooks or after._backward_pre_hooks or \
+            getattr(after.forward, "__func__", None) is not layer.forward.__func__:
+        return None
+    a, norm = after.self_attn, layer.input_layernorm.weight
+    if (getattr(after, "gradient_checkpointing", False) and after.training) or not _ready(after) or \
+            after.input_layernorm.weight.dtype is not norm.dtype or \
+            any(p.weight.device != norm.device or p.weight.shape != (p.out_features, p.in_features)
+                or not p.weight.untyped_storage().nbytes() for p in (a.q_proj, a.k_proj, a.v_proj)):
+        return None
+    return after
+
+
+def _recomputed():
+    """Under hooks on saved tensors: activation checkpointing, offloading."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+
+
+def _with_projections(after, y, residual, weights, shared, position_embeddings):
+    """The rest of a layer and the next one's query, key and value, which wait on its result."""
+    a, norm = after.self_attn, after.input_layernorm
+    batch, length = y.shape[:2]
+    norms = {}
+    if getattr(a, "q_norm", None) is not None:
+        norms = {"query_norm": a.q_norm.weight, "key_norm": a.k_norm.weight, "head_eps": _eps(a.q_norm)}
+    x, q, k, v = C.attention_output_mlp_rope(
+        y, residual, *weights, norm.weight, a.q_proj.weight, a.k_proj.weight, a.v_proj.weight,
+        *rotary(position_embeddings, batch, length), bias=_bias(a), next_eps=_eps(norm), **norms, **shared)
+    heads = [t.view(batch, length, -1, a.head_dim).transpose(1, 2) for t in (q, k, v)]
+    x._coda_projected = after, position_embeddings[0], x._version, heads
+    return x
+
+
+def _made_before(layer, x, position_embeddings):
+    """Query, key and value that the layer before this one made, if they are those of this input."""
+    made = None if torch.compiler.is_compiling() else x.__dict__.pop("_coda_projected", None)
+    if made is None:
+        return None
+    after, cos, version, heads = made
+    if after is not layer or cos is not position_embeddings[0] or x._version != version or \
+            heads[0].requires_grad != x.requires_grad or _recomputed():
+        return None
+    return heads
+
+
+def _checkpointed(forward):
+    """transformers checkpoints a layer in its `__call__`, or since 5.24 in the forward that ours stands for."""
+    def checkpointed(self, *arguments, **named):
+        if not self._coda_checkpoints or not (self.gradient_checkpointing and self.training and torch.is_grad_enabled()):
+            return forward(self, *arguments, **named)
+        named.update({name: None if name != "use_cache" else False for name in (self._coda_cache, "use_cache")
+                      if name in named})
+        return self._gradient_checkpointing_func(functools.partial(forward, self, **named), *arguments)
+    return checkpointed
 
 
 def _mixed(layer, y, residual, activation, offset):
@@ -255,6 +349,12 @@ def _attention(attention):
     module = sys.modules[_original_class(attention).__module__]
     functions = module.ALL_ATTENTION_FUNCTIONS
     return functions.get_interface(attention.config._attn_implementation, module.eager_attention_forward)
+
+
+def _norm_forward(self, hidden_states):
+    if hidden_states.dtype is not self.weight.dtype or torch.is_autocast_enabled(hidden_states.device.type):
+        return self._coda_forward(hidden_states)
+    return nn.functional.rms_norm(hidden_states, self.weight.shape, self.weight, _eps(self))
 
 
 # ---------------------------------------------------------------- the loss
