@@ -1,14 +1,17 @@
-"""coda.torch beside what a PyTorch user would take instead: eager, torch.compile, Liger. One process, one GPU, interleaved.
+"""coda.torch beside what a PyTorch user would take instead: eager, torch.compile, Liger, quack, CCE, the paper's kernels. One
+process, one GPU, interleaved.
 
     python bench/torch_suite.py --sections layer,head --widths 2048,4096 --out runs/torch.jsonl --svg runs/torch.svg
 
 Sections: host (cost of a call), operators, layer (from attention's output to the next query, key and value), head (linear and
 cross-entropy, with peak memory), step (a training step of a Llama of 1.2 billion parameters). Every peer computes the same
-mathematics on the same random bf16 tensors; its error is that of its results against the same in f32. Before each run the L2
-cache is overwritten; times are medians of CUDA events, in milliseconds. A peer that cannot run is reported with its reason.
+mathematics on the same random bf16 tensors (torch_peers.py says how); its error is that of its results against the same in f32.
+Before each run the L2 cache is overwritten; times are medians of CUDA events, in milliseconds. A peer that cannot run is
+reported with its reason.
 """
 
 import argparse
+import dataclasses
 import json
 import statistics
 import time
@@ -17,68 +20,25 @@ import torch
 import torch.nn.functional as F
 
 import coda.torch as C
+import torch_peers
+from torch_peers import EPS, HEAD, Peer, heads
 
-EPS, HEAD = 1e-6, 128
-
-
-# ---------------------------------------------------------------- the mathematics, by peer
-
-def norm(x, g):
-    return F.rms_norm(x, g.shape, g, EPS)
+THETA = 500000.0
 
 
-def rotate(x, cos, sin):
-    a, b = x.chunk(2, -1)
-    return x * cos + torch.cat([-b, a], -1) * sin
-
-
-def eager_qkv(x, g, wq, wk, wv, cos, sin):
-    h = norm(x, g)
-    q, k, v = (F.linear(h, w).unflatten(-1, (-1, HEAD)).transpose(1, 2) for w in (wq, wk, wv))
-    return rotate(q, cos, sin), rotate(k, cos, sin), v
-
-
-def eager_mlp(y, x, wo, g, wg, wu, wd):
-    x = F.linear(y, wo) + x
-    h = norm(x, g)
-    return F.linear(F.silu(F.linear(h, wg)) * F.linear(h, wu), wd) + x
-
-
-def eager_layer(y, x, wo, g0, wg, wu, wd, g1, wq, wk, wv, cos, sin):
-    x = eager_mlp(y, x, wo, g0, wg, wu, wd)
-    return x, *eager_qkv(x, g1, wq, wk, wv, cos, sin)
-
+# ---------------------------------------------------------------- ours
 
 def coda_qkv(x, g, wq, wk, wv, table):
-    q, k, v = C.linear_rope(x, wq, wk, wv, table, norm_weight=g, eps=EPS)
-    return tuple(t.unflatten(-1, (-1, HEAD)).transpose(1, 2) for t in (q, k, v))
+    return tuple(heads(t) for t in C.linear_rope(x, wq, wk, wv, table, norm_weight=g, eps=EPS))
 
 
-def coda_layer(y, x, wo, g0, wg, wu, wd, g1, wq, wk, wv, table):
-    x = C.attention_output_mlp(y, x, wo, g0, wg, wu, wd, eps=EPS)
-    return x, *coda_qkv(x, g1, wq, wk, wv, table)
+def coda_mlp(*tensors):
+    return C.attention_output_mlp(*tensors, eps=EPS)
 
 
-def liger_functions():
-    from liger_kernel.transformers import functional as L
-
-    def qkv(x, g, wq, wk, wv, cos, sin):
-        h = L.liger_rms_norm(x, g, EPS, in_place=False)
-        q, k, v = (F.linear(h, w).unflatten(-1, (-1, HEAD)).transpose(1, 2) for w in (wq, wk, wv))
-        q, k = L.liger_rope(q, k, cos, sin)
-        return q, k, v
-
-    def mlp(y, x, wo, g, wg, wu, wd):
-        h, x = L.liger_fused_add_rms_norm(F.linear(y, wo), x, g, EPS, in_place=False)
-        return F.linear(L.liger_swiglu(F.linear(h, wg), F.linear(h, wu)), wd) + x
-
-    def layer(y, x, wo, g0, wg, wu, wd, g1, wq, wk, wv, cos, sin):
-        x = mlp(y, x, wo, g0, wg, wu, wd)
-        return x, *qkv(x, g1, wq, wk, wv, cos, sin)
-
-    def head(x, w, t):
-        return L.liger_fused_linear_cross_entropy(x, w, t)
-    return {"qkv": qkv, "mlp": mlp, "layer": layer, "head": head}
+def coda_layer(*tensors):
+    x, *qkv = C.attention_output_mlp_rope(*tensors, eps=EPS)
+    return x, *(heads(t) for t in qkv)
 
 
 # ---------------------------------------------------------------- measuring
@@ -100,10 +60,32 @@ class Bench:
     def normal(self, *shape, scale=1.0):
         return (torch.randn(*shape, device=self.device) * scale).bfloat16()
 
-    def interleaved(self, runs):
+    def profile(self, section, peer, f, count, **labels):
+        """Every kernel's launches and microseconds of one call, the longest first."""
+        f()
+        torch.cuda.synchronize()
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
+            for _ in range(count):
+                f()
+            torch.cuda.synchronize()
+        kernels = {}
+        for e in seen.events():
+            if e.device_type == torch.autograd.DeviceType.CUDA:
+                launches, us = kernels.get(e.name, (0, 0.0))
+                kernels[e.name] = launches + 1, us + e.time_range.elapsed_us()
+        table = [[name[:110], round(n / count, 2), round(us / count, 1)]
+                 for name, (n, us) in sorted(kernels.items(), key=lambda k: -k[1][1])]
+        print(f"# kernels of {section}, {peer} {labels}: {sum(n for _, n, _ in table):.0f} launches, "
+              f"{sum(us for *_, us in table) / 1e3:.3f} ms")
+        for name, n, us in table[:self.options.kernels]:
+            print(f"#   {us:10.1f} us {n:6.1f} x  {name}")
+        if self.out:
+            print(json.dumps({"section": section, "peer": peer, "kernels": table, **labels}), file=self.out, flush=True)
+
+    def interleaved(self, runs, warm=3):
         """Median milliseconds of each: {name: function}."""
         for f in runs.values():
-            for _ in range(3):
+            for _ in range(warm):
                 f()
         torch.cuda.synchronize()
         times = {name: [] for name in runs}
@@ -128,7 +110,8 @@ class Bench:
         return (torch.cuda.max_memory_allocated() - before) / 2**20
 
     def compare(self, section, peers, reference, inputs, **labels):
-        """Times forward and forward+backward of {peer: (function, more inputs)}, with errors against `reference` in f32."""
+        """Times forward and forward+backward of {name: Peer}, with errors against `reference`, a function and its further
+        arguments, in f32."""
         leaves = [t.requires_grad_() for t in inputs]
         double = [t.detach().float().requires_grad_() for t in inputs]
         function, more = reference
@@ -138,29 +121,37 @@ class Bench:
         wanted = [*expected, *torch.autograd.grad(expected, double, [a.float() for a in arriving])]
         wanted = [w.detach() for w in wanted]
         forward, both = {}, {}
-        for name, (f, extra) in peers.items():
-            def run(f=f, extra=extra):
-                return as_tuple(f(*leaves, *extra))
-
-            def backward(run=run):
-                out = run()
-                return [*out, *torch.autograd.grad(out, leaves, [a.to(o.dtype) for a, o in zip(arriving, out)])]
+        for name, peer in peers.items():
+            started = time.perf_counter()
             try:
+                own, given = peer.enter(leaves), peer.arrive(arriving)
+                run = lambda peer=peer, own=own: as_tuple(peer.run(*own, *peer.extra))  # noqa: E731
+
+                def backward(run=run, own=own, given=given):
+                    out = run()
+                    return [*out, *torch.autograd.grad(out, own, [a.to(o.dtype) for a, o in zip(given, out)])]
                 got = backward()
-                error = max(((g.float() - w).norm() / w.norm()).item() for g, w in zip(got, wanted))
+                n = len(got) - len(own)
+                got = sum(map(list, peer.leave(got[:n], got[n:])), [])
+                torch.cuda.synchronize()
+                prepared = time.perf_counter() - started
+                error = max(((g.float() - w).norm() / w.norm()).item() for g, w in zip(got, wanted, strict=True))
                 del got
                 memory = self.peak(backward)
             except Exception as problem:  # a peer that fails is a finding, not the end of the run
                 self.report(section=section, peer=name, failed=f"{type(problem).__name__}: {problem}"[:300], **labels)
                 continue
-            both[name] = (backward, error, memory)
+            both[name] = (backward, error, memory, prepared)
             forward[name] = lambda run=run: inference(run)
         del wanted, expected, double
+        for name in self.options.profile:
+            if name in both:
+                self.profile(section, name, both[name][0], 3, **labels)
         ahead = self.interleaved(forward)
-        whole = self.interleaved({name: f for name, (f, _, _) in both.items()})
-        for name, (_, error, memory) in both.items():
+        whole = self.interleaved({name: f for name, (f, *_) in both.items()})
+        for name, (_, error, memory, prepared) in both.items():
             self.report(section=section, peer=name, forward_ms=ahead[name], both_ms=whole[name], error=error,
-                        peak_mib=memory, **labels)
+                        peak_mib=memory, first_call_s=prepared, **labels)
 
 
 def inference(run):
@@ -178,23 +169,31 @@ def widths(options):
     return [(w, {2048: 5632, 4096: 11008, 8192: 22016}.get(w, w * 11 // 4)) for w in options.widths]
 
 
-def peers_of(kind, eager, coda, tables, options):
-    cos, sin, table = tables
-    made = {"eager": (eager, (cos, sin)), "compile": (torch.compile(eager, dynamic=False), (cos, sin)),
-            "coda": (coda, (table,))}
-    if options.autotune:
-        made["max-autotune"] = (torch.compile(eager, dynamic=False, mode="max-autotune-no-cudagraphs"), (cos, sin))
-    try:
-        made["liger"] = (liger_functions()[kind], (cos, sin))
-    except ImportError as problem:
-        print("liger:", problem)
-    if kind == "mlp":
-        made = {name: (f, ()) for name, (f, _) in made.items()}
+def peers_of(kind, eager, coda, tables, options, paper=None):
+    """The peers of one piece of mathematics; `tables` are what it takes beside its inputs, the peers' and ours."""
+    theirs, ours = tables
+    made = {"eager": Peer(eager, theirs), "compile": Peer(torch.compile(eager, dynamic=False), theirs),
+            "coda": Peer(coda, ours)}
+    if "max-autotune" not in options.without:
+        made["max-autotune"] = Peer(torch.compile(eager, dynamic=False, mode="max-autotune-no-cudagraphs"), theirs)
+    for name, peers in (("liger", torch_peers.liger), ("quack", torch_peers.quack), ("cce", torch_peers.cce),
+                        ("paper", torch_peers.paper)):
+        if name in options.without:
+            continue
+        try:
+            peer = peers().get(kind)
+        except Exception as problem:  # not installed, or not in a version that works here
+            print(f"{name}: {type(problem).__name__}: {problem}")
+            continue
+        if callable(peer):
+            made[name] = peer(*paper)
+        elif peer is not None:
+            made[name] = dataclasses.replace(peer, extra=theirs)
     return {k: v for k, v in made.items() if k not in options.without}
 
 
 def rope_tables(bench, length):
-    table = C.rope_table(length, HEAD, 500000.0, device="cuda")
+    table = C.rope_table(length, HEAD, THETA, device="cuda")
     half = HEAD // 2
     cos, sin = (torch.cat([t, t], -1).bfloat16()[None] for t in (table[:, :half], table[:, half:]))
     rounded = torch.cat([cos[0, :, :half], sin[0, :, :half]], -1).float()
@@ -212,8 +211,9 @@ def section_layer(bench):
     o = bench.options
     for d, f in widths(o):
         batch, length = 2, o.tokens // 2
-        tables = rope_tables(bench, length)
-        bench.compare("layer", peers_of("layer", eager_layer, coda_layer, tables, o), (eager_layer, tables[:2]),
+        cos, sin, table = rope_tables(bench, length)
+        peers = peers_of("layer", torch_peers.eager_layer, coda_layer, ((cos, sin), (table,)), o, (d, batch, length, THETA))
+        bench.compare("layer", peers, (torch_peers.eager_layer, (cos, sin)),
                       layer_inputs(bench, d, f, batch, length), width=d)
         torch.cuda.empty_cache()
 
@@ -221,34 +221,29 @@ def section_layer(bench):
 def section_operators(bench):
     o = bench.options
     for d, f in widths(o):
-        tables = rope_tables(bench, o.tokens // 2)
+        cos, sin, table = rope_tables(bench, o.tokens // 2)
         everything = layer_inputs(bench, d, f, 2, o.tokens // 2)
-        bench.compare("attention output and MLP",
-                      peers_of("mlp", eager_mlp, lambda *t: C.attention_output_mlp(*t, eps=EPS), tables, o), (eager_mlp, ()),
-                      everything[:7], width=d)
-        bench.compare("norm, query, key, value, RoPE", peers_of("qkv", eager_qkv, coda_qkv, tables, o),
-                      (eager_qkv, tables[:2]), [everything[1]] + everything[7:], width=d)
+        bench.compare("attention output and MLP", peers_of("mlp", torch_peers.eager_mlp, coda_mlp, ((), ()), o),
+                      (torch_peers.eager_mlp, ()), everything[:7], width=d)
+        bench.compare("norm, query, key, value, RoPE",
+                      peers_of("qkv", torch_peers.eager_qkv, coda_qkv, ((cos, sin), (table,)), o),
+                      (torch_peers.eager_qkv, (cos, sin)), [everything[1]] + everything[7:], width=d)
 
 
 def section_head(bench):
     o = bench.options
     for d in o.widths:
         x, w = bench.normal(o.tokens, d), bench.normal(o.vocabulary, d, scale=d**-0.5)
-        t = torch.randint(0, o.vocabulary, (o.tokens,), device="cuda")
+        t = torch.randint(0, o.vocabulary, (o.tokens,), device="cuda", dtype=torch.int32)
 
-        def eager(x, w):
-            return F.cross_entropy(F.linear(x, w).float(), t)
-        peers = {"eager": (eager, ()), "compile": (torch.compile(eager, dynamic=False), ()),
-                 "coda": (lambda x, w: C.linear_cross_entropy(x, w, t), ()),
-                 "coda, 1024 rows": (lambda x, w: C.linear_cross_entropy(x, w, t, chunk_rows=1024), ()),
-                 "coda, recompute": (lambda x, w: C.linear_cross_entropy(x, w, t, recompute=True), ())}
-        try:
-            head = liger_functions()["head"]
-            peers["liger"] = (lambda x, w: head(x, w, t), ())
-        except ImportError as problem:
-            print("liger:", problem)
-        peers = {k: v for k, v in peers.items() if k not in o.without}
-        bench.compare("head", peers, (eager, ()), [x, w], width=d, vocabulary=o.vocabulary)
+        def eager(x, w, t):
+            return F.cross_entropy(F.linear(x, w).float(), t.long())
+        peers = peers_of("head", eager, C.linear_cross_entropy, ((t,), (t,)), o)
+        for rows in o.chunk_rows:
+            for exact in (True, False):
+                peers[f"coda, {rows} rows{'' if exact else ', rounded'}"] = Peer(
+                    lambda x, w, t, rows=rows, exact=exact: C.linear_cross_entropy(x, w, t, chunk_rows=rows, exact=exact), (t,))
+        bench.compare("head", peers, (eager, (t,)), [x, w], width=d, vocabulary=o.vocabulary)
         torch.cuda.empty_cache()
 
 
@@ -298,50 +293,55 @@ def section_step(bench):
         vocab_size=o.vocabulary, hidden_size=2048, intermediate_size=8192, num_hidden_layers=16, num_attention_heads=32,
         num_key_value_heads=8, head_dim=64, max_position_embeddings=8192, tie_word_embeddings=False,
         attn_implementation="sdpa", use_cache=False)
+    ids = torch.randint(0, o.vocabulary, (o.tokens // 8192 or 1, min(8192, o.tokens)), device="cuda")
+    steps, facts = {}, {}
     for peer in ("eager", "compile", "liger", "coda"):
         if peer in o.without:
             continue
         try:
-            torch.manual_seed(0)
-            with torch.device("cuda"):
-                model = transformers.LlamaForCausalLM(config).bfloat16().train()
-            if peer == "liger":
-                from liger_kernel.transformers import apply_liger_kernel_to_llama
-                apply_liger_kernel_to_llama(model=model)
-            run = torch.compile(model) if peer == "compile" else model
-            if peer == "coda":
-                print(C.apply(model))
-            optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-            ids = torch.randint(0, o.vocabulary, (o.tokens // 8192 or 1, min(8192, o.tokens)), device="cuda")
-
-            def step():
-                loss = run(input_ids=ids, labels=ids).loss
-                loss.backward()
-                optimizer.step()
-                optimizer.zero_grad(set_to_none=True)
-                return loss
+            started = time.perf_counter()
+            step = training_step(peer, config, ids)
             losses = [step().item() for _ in range(3)]
-            memory, times = bench.peak(step), []
-            for _ in range(o.repeat):
-                begin, end = torch.cuda.Event(True), torch.cuda.Event(True)
-                begin.record()
-                step()
-                end.record()
-                torch.cuda.synchronize()
-                times.append(begin.elapsed_time(end))
-            ms = statistics.median(times)
-            bench.report(section="step", peer=peer, both_ms=ms, tokens_per_s=ids.numel() / ms * 1e3, peak_mib=memory,
-                         third_loss=losses[-1])
+            facts[peer] = {"first_call_s": time.perf_counter() - started, "third_loss": losses[-1],
+                           "peak_mib": bench.peak(step)}
+            steps[peer] = step
         except Exception as problem:
             bench.report(section="step", peer=peer, failed=f"{type(problem).__name__}: {problem}"[:300])
-        run = model = optimizer = step = None
+        step = None
         torch.cuda.empty_cache()
+    for peer, ms in bench.interleaved(steps, warm=1).items():
+        bench.report(section="step", peer=peer, both_ms=ms, tokens_per_s=ids.numel() / ms * 1e3, **facts[peer])
+    for peer in o.profile:
+        if peer in steps:
+            bench.profile("step", peer, steps[peer], 2)
+
+
+def training_step(peer, config, ids):
+    import transformers
+    torch.manual_seed(0)
+    with torch.device("cuda"):
+        model = transformers.LlamaForCausalLM(config).bfloat16().train()
+    if peer == "liger":
+        from liger_kernel.transformers import apply_liger_kernel_to_llama
+        apply_liger_kernel_to_llama(model=model)
+    run = torch.compile(model) if peer == "compile" else model
+    if peer == "coda":
+        C.apply(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+
+    def step():
+        loss = run(input_ids=ids, labels=ids).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return loss.detach()
+    return step
 
 
 # ---------------------------------------------------------------- picture
 
-COLORS = {"coda": "#2563eb", "coda, 1024 rows": "#60a5fa", "coda, recompute": "#93c5fd", "compile": "#f59e0b",
-          "max-autotune": "#fbbf24", "liger": "#10b981", "eager": "#9ca3af"}
+COLORS = {"coda": "#2563eb", "compile": "#f59e0b", "max-autotune": "#fbbf24", "liger": "#10b981", "eager": "#9ca3af",
+          "quack": "#ec4899", "paper": "#8b5cf6", "cce": "#14b8a6"}
 
 
 def svg(rows):
@@ -360,7 +360,7 @@ def svg(rows):
             width = 480 * m["both_ms"] / longest
             lines.append(f'<text x="130" y="{y}" text-anchor="end">{m["peer"]}</text>'
                          f'<rect x="140" y="{y - 13}" width="{width:.1f}" height="16" rx="2" '
-                         f'fill="{COLORS.get(m["peer"], "#6b7280")}"/>'
+                         f'fill="{COLORS.get(m["peer"], "#93c5fd")}"/>'
                          f'<text x="{146 + width:.1f}" y="{y}">{m["both_ms"]:.2f} ({m["peak_mib"]:.0f})</text>')
         y += 40
     return (f'<svg xmlns="http://www.w3.org/2000/svg" width="780" height="{y}" font-family="sans-serif" font-size="13">'
@@ -376,8 +376,11 @@ def main():
     parser.add_argument("--tokens", type=int, default=16384)
     parser.add_argument("--vocabulary", type=int, default=128256)
     parser.add_argument("--repeat", type=int, default=15)
-    parser.add_argument("--without", type=names, default=[], help="peers to leave out")
-    parser.add_argument("--autotune", action="store_true", help="also torch.compile with max-autotune")
+    parser.add_argument("--without", type=names, default=[], help="peers to leave out: eager, compile, max-autotune, liger, "
+                        "quack, cce, paper")
+    parser.add_argument("--chunk-rows", type=numbers, default=[512, 1024, 2048, 4096, 8192], help="more chunks for the head")
+    parser.add_argument("--profile", type=names, default=[], help="peers whose kernels are listed")
+    parser.add_argument("--kernels", type=int, default=30, help="how many of them")
     parser.add_argument("--out", help="JSON lines are added to this file")
     parser.add_argument("--svg", help="picture of this run")
     parser.add_argument("--draw", help="no run: draw the JSON lines of this file")

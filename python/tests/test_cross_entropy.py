@@ -112,6 +112,20 @@ def test_the_error_of_the_weights_gradient_does_not_grow_with_the_number_of_chun
     assert max(errors) < 1.2 * min(errors), errors
 
 
+def test_a_gradient_rounded_with_every_chunk_is_close(device):
+    x, w = torch.randn(256, 16, device=device).bfloat16(), torch.randn(64, 16, device=device).bfloat16().requires_grad_()
+    target = torch.randint(0, 64, (256,), device=device)
+    double = w.detach().double().requires_grad_()
+    F.cross_entropy(x.double() @ double.T, target).backward()
+    errors = []
+    for chunk in (256, 64, 16):
+        w.grad = None
+        C.linear_cross_entropy(x, w, target, chunk_rows=chunk, exact=False).backward()
+        errors.append(((w.grad.double() - double.grad).norm() / double.grad.norm()).item())
+    assert errors[0] < errors[1] < errors[2] < 4 * errors[0], errors  # it grows, as the root of the number of chunks does
+
+
+
 def test_a_second_backward_is_refused_or_recomputed(device):
     x, w = torch.randn(6, 16, device=device, requires_grad=True), torch.randn(40, 16, device=device, requires_grad=True)
     target = torch.arange(6, device=device)

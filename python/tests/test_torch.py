@@ -37,7 +37,7 @@ def test_opcheck_of_cross_entropy():
     x, w, t = torch.randn(5, 16, requires_grad=True), torch.randn(40, 16, requires_grad=True), torch.randint(0, 40, (5,))
     for reduction, recompute in ((1, False), (2, True), (0, True)):
         torch.library.opcheck(torch.ops.coda.linear_cross_entropy.default,
-                              (x, w, t.int(), None, reduction, -100, 0.1, 0.0, 0.0, 2, recompute))
+                              (x, w, t.int(), None, reduction, -100, 0.1, 0.0, 0.0, 2, recompute, True))
 
 
 class Small(torch.nn.Module):

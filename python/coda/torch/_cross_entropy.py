@@ -67,6 +67,12 @@ program weight_gradient_added {{
     in  A : bf16[M, K]
     out dW : f32[V, K] += dZ.T @ A
 }}
+program weight_gradient_rounded {{
+    in  dZ : bf16[M, V]
+    in  A : bf16[M, K]
+    in  before : bf16[V, K]
+    out dW : bf16[V, K] = dZ.T @ A + before
+}}
 # The sum over chunks in two bf16 words: hi is the gradient in the end, lo what its rounding lost. As exact as an f32 sum,
 # in half of the memory at the end, and 16-bit tiles are what the fastest schedules load and store.
 program weight_gradient_first {{
@@ -121,6 +127,11 @@ class _Chunks:
         self.head = _head_of(x.dtype, self.cap > 0, self.smoothing > 0)
         self.key, self.rows, self.vocabulary = device_key(x), x.shape[0], weight.shape[0]
         self.chunk = chunk or chunk_rows(self.rows, x.shape[1])
+        # A chunk of so few rows that the tiles of its input's gradient fill less than half of a GPU: the library's product
+        # splits the sum over the vocabulary.
+        self.few_tiles = x.is_cuda and x.dtype is not torch.float32 and \
+            -(-min(self.chunk, self.rows) // 128) * -(-x.shape[1] // 256) * 2 < \
+            torch.cuda.get_device_properties(x.device).multi_processor_count
 
     def run(self, w=None, u=None, dx=None, add=None):
         """Returns ce and zl of every row; fills dx, and calls add(logits' gradient, rows of x) for the weight's."""
@@ -142,34 +153,48 @@ class _Chunks:
                 continue
             head.gradient(key, z, l, t, w[rows], u[rows], z, self.ignore, *smooth, self.z_loss, *cap)
             if dx is not None:
-                head.dgrad(key, z, self.weight, dx[rows])
+                self._input_gradient(z, dx[rows])
             if add is not None:
                 add(z, a)
         return ce, zl
+
+    def _input_gradient(self, dz, dx):
+        """dz @ weight."""
+        if not self.few_tiles:
+            return self.head.dgrad(self.key, dz, self.weight, dx)
+        matmul = torch.backends.cuda.matmul
+        kind = f"allow_{'bf16' if dx.dtype is torch.bfloat16 else 'fp16'}_reduced_precision_reduction"
+        before = getattr(matmul, kind)
+        setattr(matmul, kind, False)  # partial sums stay f32
+        torch.mm(dz, self.weight, out=dx)
+        setattr(matmul, kind, before)
 
     def several(self):
         return self.chunk < self.rows
 
 
 class _WeightGradient:
-    """The weight's gradient, added up over chunks without loss: in f32, or in two words of a 16-bit type."""
+    """The weight's gradient, added up over chunks: without loss in f32, or in two words of a 16-bit type; in one word of it,
+    which is rounded with every chunk, if not `exact`."""
 
-    def __init__(self, chunks, main_grad=None):
+    def __init__(self, chunks, exact, main_grad=None):
         self.head, self.key, weight = chunks.head, chunks.key, chunks.weight
         self.low, self.value, self.first = None, main_grad, main_grad is None
         if main_grad is None:
             self.value = torch.empty_like(weight, memory_format=torch.contiguous_format)
             if weight.dtype is torch.float32:
                 self.value.zero_()
-            elif chunks.several():
+            elif chunks.several() and exact:
                 self.low = torch.empty_like(self.value)
 
     def add(self, dz, a):
         head, key = self.head, self.key
         if self.value.dtype is torch.float32:
             head.weight_gradient_added(key, dz, a, self.value)
-        elif self.low is None:
+        elif self.low is None and self.first:
             head.weight_gradient(key, dz, a, self.value)
+        elif self.low is None:
+            head.weight_gradient_rounded(key, dz, a, self.value, self.value)
         elif self.first:
             head.weight_gradient_first(key, dz, a, self.value, self.low)
         else:
@@ -206,7 +231,7 @@ def _dense(t):
     return t if t.stride(-1) == 1 and t.stride(0) >= t.shape[1] else t.contiguous()
 
 
-def _forward(x, weight, target, reduction, ignore, smoothing, cap, z_loss, chunk, need_x, need_w):
+def _forward(x, weight, target, reduction, ignore, smoothing, cap, z_loss, chunk, exact, need_x, need_w):
     """Losses, and the gradients of their sum where asked: (loss, z, dx, dw); an empty tensor stands for none."""
     x, weight, target = _dense(x), _dense(weight), target.contiguous()
     scale = _row_scale(target, reduction, ignore)
@@ -217,19 +242,19 @@ def _forward(x, weight, target, reduction, ignore, smoothing, cap, z_loss, chunk
         return loss, zl, torch.zeros_like(x) if need_x else none, torch.zeros_like(weight) if need_w else none.clone()
     chunks = _Chunks(x, weight, target, _options(ignore, smoothing, cap, z_loss), chunk)
     dx = x.new_empty(x.shape) if need_x else None
-    dw = _WeightGradient(chunks) if need_w else None
+    dw = _WeightGradient(chunks, exact) if need_w else None
     ce, zl = chunks.run(scale, scale, dx, dw and dw.add) if need_x or need_w else chunks.run()
     loss, zl = _reduce(ce, zl, scale, reduction)
     return loss, zl, none if dx is None else dx, none.clone() if dw is None else dw.value
 
 
-def _fake_forward(x, weight, target, reduction, ignore, smoothing, cap, z_loss, chunk, need_x, need_w):
+def _fake_forward(x, weight, target, reduction, ignore, smoothing, cap, z_loss, chunk, exact, need_x, need_w):
     shape = (x.shape[0],) if reduction == NONE else ()
     f32 = lambda *s: x.new_empty(s, dtype=torch.float32)  # noqa: E731
     return f32(*shape), f32(*shape), x.new_empty(x.shape if need_x else 0), weight.new_empty(weight.shape if need_w else 0)
 
 
-def _backward(x, weight, target, w, u, main_grad, ignore, smoothing, cap, z_loss, chunk, need_x, need_w):
+def _backward(x, weight, target, w, u, main_grad, ignore, smoothing, cap, z_loss, chunk, exact, need_x, need_w):
     """The pass again, now that every row's weight is known: (dx, dw)."""
     x, weight, target, none = _dense(x), _dense(weight), target.contiguous(), x.new_empty(0)
     if x.shape[0] == 0:
@@ -237,19 +262,19 @@ def _backward(x, weight, target, w, u, main_grad, ignore, smoothing, cap, z_loss
             torch.zeros_like(weight) if need_w and main_grad is None else none.clone()
     chunks = _Chunks(x, weight, target, _options(ignore, smoothing, cap, z_loss), chunk)
     dx = x.new_empty(x.shape) if need_x else None
-    dw = _WeightGradient(chunks, main_grad) if need_w else None
+    dw = _WeightGradient(chunks, exact, main_grad) if need_w else None
     chunks.run(w.contiguous(), u.contiguous(), dx, dw and dw.add)
     return none if dx is None else dx, none.clone() if dw is None or main_grad is not None else dw.value
 
 
-def _fake_backward(x, weight, target, w, u, main_grad, ignore, smoothing, cap, z_loss, chunk, need_x, need_w):
+def _fake_backward(x, weight, target, w, u, main_grad, ignore, smoothing, cap, z_loss, chunk, exact, need_x, need_w):
     return (x.new_empty(x.shape if need_x else 0),
             weight.new_empty(weight.shape if need_w and main_grad is None else 0))
 
 
-_NUMBERS = "int ignore_index, float smoothing, float cap, float z_loss, int chunk, bool need_x, bool need_w"
+_NUMBERS = "int ignore_index, float smoothing, float cap, float z_loss, int chunk, bool exact, bool need_x, bool need_w"
 LIBRARY.define("linear_cross_entropy(Tensor x, Tensor weight, Tensor target, Tensor(a!)? main_grad, int reduction, "
-               "int ignore_index, float smoothing, float cap, float z_loss, int chunk, bool recompute)"
+               "int ignore_index, float smoothing, float cap, float z_loss, int chunk, bool recompute, bool exact)"
                " -> (Tensor, Tensor)")
 LIBRARY.define(f"linear_cross_entropy_forward(Tensor x, Tensor weight, Tensor target, int reduction, {_NUMBERS})"
                " -> (Tensor, Tensor, Tensor, Tensor)")
@@ -265,22 +290,24 @@ def _impl(name, real, fake):
 _impl("linear_cross_entropy_forward", _forward, _fake_forward)
 _impl("linear_cross_entropy_backward", _backward, _fake_backward)
 _impl("linear_cross_entropy",
-      lambda x, w, t, m, reduction, i, s, c, z, chunk, r: _forward(x, w, t, reduction, i, s, c, z, chunk, False, False)[:2],
-      lambda x, w, t, m, reduction, i, s, c, z, chunk, r: _fake_forward(x, w, t, reduction, i, s, c, z, chunk, False,
-                                                                        False)[:2])
+      lambda x, w, t, m, reduction, i, s, c, z, chunk, *_: _forward(x, w, t, reduction, i, s, c, z, chunk, True, False,
+                                                                    False)[:2],
+      lambda x, w, t, m, reduction, i, s, c, z, chunk, *_: _fake_forward(x, w, t, reduction, i, s, c, z, chunk, True, False,
+                                                                         False)[:2])
 _ops = torch.ops.coda
 
 
 class _Function(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x, weight, target, main_grad, reduction, ignore, smoothing, cap, z_loss, chunk, recompute):
+    def forward(ctx, x, weight, target, main_grad, reduction, ignore, smoothing, cap, z_loss, chunk, recompute, exact):
         need_x, need_w = ctx.needs_input_grad[:2]
         with torch._C._AutoDispatchBelowAutograd():
             now = not recompute
             loss, zl, dx, dw = _ops.linear_cross_entropy_forward(
-                x, weight, target, reduction, ignore, smoothing, cap, z_loss, chunk, now and need_x, now and need_w)
+                x, weight, target, reduction, ignore, smoothing, cap, z_loss, chunk, exact, now and need_x,
+                now and need_w)
         ctx.recompute, ctx.needs, ctx.main_grad, ctx.spent = recompute, (need_x, need_w), main_grad, False
-        ctx.reduction, ctx.numbers = reduction, (ignore, smoothing, cap, z_loss, chunk)
+        ctx.reduction, ctx.numbers = reduction, (ignore, smoothing, cap, z_loss, chunk, exact)
         ctx.save_for_backward(*((x, weight, target) if recompute else (dx, dw)))
         if not recompute:
             ctx.mark_non_differentiable(zl)
@@ -289,7 +316,7 @@ class _Function(torch.autograd.Function):
     @staticmethod
     def backward(ctx, d_loss, d_zl):
         need_x, need_w = ctx.needs
-        rest = (None,) * 9
+        rest = (None,) * 10
         if not ctx.recompute:
             return (*_scale(ctx, d_loss), *rest)
         x, weight, target = ctx.saved_tensors

@@ -322,7 +322,7 @@ def attention_output_mlp_rope(y, residual, output, norm_weight, gate, up, down, 
 
 
 def linear_cross_entropy(x, weight, target, *, ignore_index=-100, reduction="mean", label_smoothing=0.0, softcap=0.0,
-                         z_loss=0.0, main_grad=None, chunk_rows=None, recompute=None):
+                         z_loss=0.0, main_grad=None, chunk_rows=None, recompute=None, exact=True):
     """`cross_entropy(x @ weight.T, target)` whose logits exist for one chunk of rows at a time.
 
     x           [..., K];  weight  [V, K], the head;  target  integers of x's leading dimensions
@@ -333,6 +333,9 @@ def linear_cross_entropy(x, weight, target, *, ignore_index=-100, reduction="mea
     recompute   False: gradients are made in the forward, while the logits are there (three products). True: the backward
                 makes the logits again (four products, no memory kept between). None: False where it is possible, which
                 is: "mean" or "sum", no z_loss, no main_grad
+    exact       how the gradient of a 16-bit weight adds up over chunks: without loss, in twice its memory; False: rounded to
+                its type with every chunk
+    chunk_rows  rows whose logits exist at a time; None: as many as make them at most twice the weight
 
     The loss is f32. Losses of ignored targets are 0; a mean over none is NaN, as in torch.
     """
@@ -360,7 +363,7 @@ def linear_cross_entropy(x, weight, target, *, ignore_index=-100, reduction="mea
         raise ValueError(f"{name}: chunk_rows is {chunk_rows}; expected at least 1")
     loss, z = torch.ops.coda.linear_cross_entropy(
         matrix, weight, rows, main_grad, modes[reduction], ignore_index, float(label_smoothing), float(softcap),
-        float(z_loss), chunk_rows or 0, bool(required if recompute is None else recompute))
+        float(z_loss), chunk_rows or 0, bool(required if recompute is None else recompute), bool(exact))
     if reduction == "none":
         loss, z = loss.view(target.shape), z.view(target.shape)
     return (loss, z) if z_loss > 0 else loss

@@ -1,0 +1,219 @@
+"""What a PyTorch user would take instead of coda.torch: each peer as functions on the same tensors.
+
+Liger, quack, CCE and the paper's kernels are called where they are installed; a missing one raises ImportError, which the caller
+reports. `CODA_PAPER` names a checkout of the paper's repository (its package is called coda too: it is imported under its own
+name, and set aside).
+"""
+
+import dataclasses
+import importlib
+import importlib.util
+import math
+import os
+import sys
+import types
+import typing
+
+import torch
+import torch.nn.functional as F
+
+EPS, HEAD = 1e-6, 128
+
+
+@dataclasses.dataclass
+class Peer:
+    """run(*inputs, *extra) on the common inputs, or on what the three functions make of them, outside the time that is taken:
+
+    enter(inputs)      the peer's own leaves
+    arrive(gradients)  gradients of the common results, as gradients of the peer's results
+    leave(results, gradients)   the peer's results and gradients as the common ones
+    """
+
+    run: typing.Callable
+    extra: tuple = ()
+    enter: typing.Callable = lambda inputs: inputs
+    arrive: typing.Callable = lambda gradients: gradients
+    leave: typing.Callable = lambda results, gradients: (results, gradients)
+
+
+def leaf(t):
+    return t.detach().clone().requires_grad_()
+
+
+# ---------------------------------------------------------------- eager
+
+def norm(x, g):
+    return F.rms_norm(x, g.shape, g, EPS)
+
+
+def rotate(x, cos, sin):
+    a, b = x.chunk(2, -1)
+    return x * cos + torch.cat([-b, a], -1) * sin
+
+
+def heads(t):
+    return t.unflatten(-1, (-1, HEAD)).transpose(1, 2)
+
+
+def eager_qkv(x, g, wq, wk, wv, cos, sin):
+    h = norm(x, g)
+    q, k, v = (heads(F.linear(h, w)) for w in (wq, wk, wv))
+    return rotate(q, cos, sin), rotate(k, cos, sin), v
+
+
+def eager_mlp(y, x, wo, g, wg, wu, wd):
+    x = F.linear(y, wo) + x
+    h = norm(x, g)
+    return F.linear(F.silu(F.linear(h, wg)) * F.linear(h, wu), wd) + x
+
+
+def layer_of(mlp, qkv):
+    def layer(y, x, wo, g0, wg, wu, wd, g1, wq, wk, wv, *tables):
+        x = mlp(y, x, wo, g0, wg, wu, wd)
+        return x, *qkv(x, g1, wq, wk, wv, *tables)
+    return layer
+
+
+eager_layer = layer_of(eager_mlp, eager_qkv)
+
+
+# ---------------------------------------------------------------- Liger
+
+def liger():
+    functional = importlib.import_module("liger_kernel.transformers.functional")
+
+    def qkv(x, g, wq, wk, wv, cos, sin):
+        h = functional.liger_rms_norm(x, g, EPS, in_place=False)
+        q, k, v = (heads(F.linear(h, w)) for w in (wq, wk, wv))
+        q, k = functional.liger_rope(q, k, cos, sin)
+        return q, k, v
+
+    def mlp(y, x, wo, g, wg, wu, wd):
+        h, x = functional.liger_fused_add_rms_norm(F.linear(y, wo), x, g, EPS, in_place=False)
+        return F.linear(functional.liger_swiglu(F.linear(h, wg), F.linear(h, wu)), wd) + x
+    return {"qkv": Peer(qkv), "mlp": Peer(mlp), "layer": Peer(layer_of(mlp, qkv)),
+            "head": Peer(functional.liger_fused_linear_cross_entropy)}
+
+
+# ---------------------------------------------------------------- Cut Cross-Entropy
+
+def cce():
+    function = importlib.import_module("cut_cross_entropy").linear_cross_entropy
+    return {"head": Peer(lambda x, w, t: function(x, w, t.long()))}
+
+
+# ---------------------------------------------------------------- quack
+
+# Of the 22 tiles that quack's tuner would try for each product, and the paper's 76, these: a compile takes seconds.
+TILES = {(128, 256, False), (256, 128, False), (256, 192, False), (128, 192, True)}
+
+
+def few_tiles(module):
+    """Leaves the tuned functions of a module a choice of the tiles above, one cluster and one scheduler."""
+    tuner = importlib.import_module("quack.autotuner").Autotuner
+
+    def wanted(choice):
+        c = choice.kwargs.get("config")
+        return c is None or (c.device_capacity == 9 and (c.tile_m, c.tile_n, c.pingpong) in TILES and not c.swap_ab and
+                             (c.cluster_m, c.cluster_n) == (2, 1) and not c.is_dynamic_persistent)
+    for made in vars(module).values():
+        if isinstance(made, tuner):
+            made.configs = [c for c in made.configs if wanted(c)] or made.configs[:1]
+
+
+def quack():
+    """gemm_gated forward, gemm_dgated backward, its products, its RMSNorm with the residual, its chunked cross-entropy."""
+    few_tiles(importlib.import_module("quack.gemm_interface"))
+    rmsnorm = importlib.import_module("quack.rmsnorm").rmsnorm
+    mlp_func = importlib.import_module("quack.mlp").mlp_func
+    cross_entropy = importlib.import_module("quack.linear_cross_entropy").chunked_linear_cross_entropy
+
+    def qkv(x, g, wq, wk, wv, cos, sin):
+        h = rmsnorm(x, g, eps=EPS)
+        q, k, v = (heads(F.linear(h, w)) for w in (wq, wk, wv))
+        return rotate(q, cos, sin), rotate(k, cos, sin), v
+
+    def mlp(y, x, wo, g, w_gate_up, wd):
+        h, x = rmsnorm(F.linear(y, wo), g, residual=x, eps=EPS, prenorm=True)
+        return mlp_func(h, w_gate_up, wd, "swiglu", concat_layout=True) + x
+
+    def layer(y, x, wo, g0, w_gate_up, wd, g1, wq, wk, wv, cos, sin):
+        x = mlp(y, x, wo, g0, w_gate_up, wd)
+        return x, *qkv(x, g1, wq, wk, wv, cos, sin)
+
+    def enter(inputs):
+        y, x, wo, g, wg, wu, *rest = inputs
+        return [y, x, wo, g, leaf(torch.cat([wg, wu])), *rest]
+
+    def leave(results, gradients):
+        dy, dx, dwo, dg, dw, *rest = gradients
+        return results, [dy, dx, dwo, dg, *dw.chunk(2), *rest]
+    return {"qkv": Peer(qkv), "mlp": Peer(mlp, enter=enter, leave=leave), "layer": Peer(layer, enter=enter, leave=leave),
+            "head": Peer(lambda x, w, t: cross_entropy(x, w, t))}
+
+
+# ---------------------------------------------------------------- the paper's kernels
+
+def paper_modules():
+    """The paper's functions. Its package is called coda too, but none of its subpackages has the name of one of ours: they are
+    found beside ours."""
+    path = os.environ.get("CODA_PAPER")
+    if not path or not os.path.isdir(os.path.join(path, "coda", "kernels")):
+        raise ImportError("CODA_PAPER names no checkout of the paper's repository")
+    package = importlib.import_module("coda")
+    package.__path__.append(os.path.join(path, "coda"))
+    if importlib.util.find_spec("fla") is None:  # of which it takes three decorators
+        utils = types.ModuleType("fla.utils")
+        utils.input_guard = lambda f: f
+        utils.autocast_custom_fwd = torch.amp.custom_fwd(device_type="cuda")
+        utils.autocast_custom_bwd = torch.amp.custom_bwd(device_type="cuda")
+        sys.modules.update({"fla": types.ModuleType("fla"), "fla.utils": utils})
+    block = importlib.import_module("coda.kernels.blocks.llama3").block
+    head = importlib.import_module("coda.kernels.functional.cross_entropy").linear_cross_entropy
+    for name in ("coda.core.gemm.functional", "coda.core.elementwise.functional", "quack.gemm_interface"):
+        few_tiles(sys.modules[name])
+    return block, head
+
+
+def paper():
+    """Its layer with fused residual, norm, SwiGLU, RoPE; its linear cross-entropy. Rotations are of adjacent columns, gate and up
+    interleaved: weights and gradients are permuted outside the time that is taken."""
+    block, head = paper_modules()
+
+    def columns(q, k, v):
+        """Query, key and value [batch, heads, length, HEAD] as one matrix's columns."""
+        mixed = [t.unflatten(-1, (2, -1)).transpose(-1, -2).flatten(-2) for t in (q, k)]
+        return torch.cat([t.transpose(1, 2).flatten(2) for t in (*mixed, v)], -1)
+
+    def rows(wq, wk, wv):
+        mixed = [w.view(-1, 2, HEAD // 2, w.shape[1]).transpose(1, 2).reshape(w.shape) for w in (wq, wk)]
+        return torch.cat([*mixed, wv])
+
+    def enter(inputs):
+        y, x, wo, g0, wg, wu, wd, g1, wq, wk, wv = inputs
+        return [x, y, wo, leaf(torch.stack([wg, wu], 1).flatten(0, 1)), wd, leaf(rows(wq, wk, wv)), g0, g1]
+
+    def arrive(gradients):
+        return [gradients[0].clone(), columns(*gradients[1:])]  # it adds to the first in place
+
+    def leave(results, gradients):
+        x, qkv = results
+        q, k, v = (heads(t) for t in qkv.chunk(3, -1))
+        q, k = (t.unflatten(-1, (-1, 2)).transpose(-1, -2).flatten(-2) for t in (q, k))
+        dx, dy, dwo, dw1, dwd, dw3, dg0, dg1 = gradients
+        dwg, dwu = dw1.unflatten(0, (-1, 2)).unbind(1)
+        dwq, dwk, dwv = dw3.chunk(3)
+        dwq, dwk = (w.view(-1, HEAD // 2, 2, w.shape[1]).transpose(1, 2).reshape(w.shape) for w in (dwq, dwk))
+        return [x, q, k, v], [dy, dx, dwo, dg0, dwg, dwu, dwd, dg1, dwq, dwk, dwv]
+
+    def run(x, y, wo, w1, wd, w3, g0, g1, positions, frequencies):
+        return block(x, y, wo, w1, wd, w3, g0, g1, positions, frequencies, EPS)
+
+    def layer(width, batch, length, theta):
+        # Turns a position, against the sense of ours, as the sum of two f32; none for the values.
+        turns = -(theta ** (-torch.arange(0, HEAD, 2, device="cuda", dtype=torch.float64) / HEAD)) / (2 * math.pi)
+        high = turns.float()
+        one = torch.stack([high, (turns - high.double()).float()], 1).flatten().repeat(width // HEAD)
+        positions = torch.arange(length, device="cuda", dtype=torch.int32).repeat(batch)
+        return Peer(run, (positions, torch.cat([one, one, torch.zeros_like(one)])), enter, arrive, leave)
+    return {"layer": layer, "head": Peer(head)}
