@@ -114,11 +114,11 @@ def few_tiles(module):
 
     def wanted(choice):
         c = choice.kwargs.get("config")
-        return c is None or (c.device_capacity == 9 and (c.tile_m, c.tile_n, c.pingpong) in TILES and not c.swap_ab and
+        return not hasattr(c, "tile_m") or (c.device_capacity == 9 and (c.tile_m, c.tile_n, c.pingpong) in TILES and not c.swap_ab and
                              (c.cluster_m, c.cluster_n) == (2, 1) and not c.is_dynamic_persistent)
     for made in vars(module).values():
         if isinstance(made, tuner):
-            made.configs = [c for c in made.configs if wanted(c)] or made.configs[:1]
+            made.configs = [c for c in made.configs if wanted(c)][:len(TILES)] or made.configs[:1]
 
 
 def quack():
@@ -162,17 +162,32 @@ def paper_modules():
         raise ImportError("CODA_PAPER names no checkout of the paper's repository")
     package = importlib.import_module("coda")
     package.__path__.append(os.path.join(path, "coda"))
-    if importlib.util.find_spec("fla") is None:  # of which it takes three decorators
+    if "fla" not in sys.modules and importlib.util.find_spec("fla") is None:  # of which it takes three decorators
         utils = types.ModuleType("fla.utils")
         utils.input_guard = lambda f: f
         utils.autocast_custom_fwd = torch.amp.custom_fwd(device_type="cuda")
         utils.autocast_custom_bwd = torch.amp.custom_bwd(device_type="cuda")
         sys.modules.update({"fla": types.ModuleType("fla"), "fla.utils": utils})
+    if "ipdb" not in sys.modules and importlib.util.find_spec("ipdb") is None:  # a debugger, which it imports but does not call
+        sys.modules["ipdb"] = types.ModuleType("ipdb")
+    elementwise = importlib.import_module("coda.core.elementwise.functional")
+    if not hasattr(elementwise, "rope_bwd_zdz"):  # its layer asks for it, but no public revision has it
+        elementwise.rope_bwd_zdz = torch.compile(rotated_back, dynamic=False)
     block = importlib.import_module("coda.kernels.blocks.llama3").block
     head = importlib.import_module("coda.kernels.functional.cross_entropy").linear_cross_entropy
     for name in ("coda.core.gemm.functional", "coda.core.elementwise.functional", "quack.gemm_interface"):
         few_tiles(sys.modules[name])
     return block, head
+
+
+def rotated_back(y, dy, pos, freq, scale):
+    """The gradient of the paper's rotation, and the sums of y * dy over rows."""
+    turns = pos[:, None] * freq[None, 0::2] + pos[:, None] * freq[None, 1::2]
+    angle = (turns - turns.round()) * (2 * math.pi)
+    c, s = angle.cos(), angle.sin()
+    a, b = dy[:, 0::2].float(), dy[:, 1::2].float()
+    dz = torch.stack([a * c - b * s, b * c + a * s], -1).flatten(1).to(dy.dtype)
+    return dz, (y.float() * dy.float()).sum(1) * scale
 
 
 def paper():

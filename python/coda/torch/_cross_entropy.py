@@ -26,36 +26,49 @@ program logits {{
     out T : f32[M]        = pick(z, t)
     {"out Q : f32[M, V/128] = sum(z, V:128)" if smooth else ""}
 }}
-# Loss of every row; 0 for ignored rows. share is smoothing / V.
-program loss {{
+# What is a number for each 128 columns of the logits becomes a number for each 16384, where a thread can finish a row.
+program runs {{
     in  L : f32[M, R]
     {"in  Q : f32[M, R]" if smooth else ""}
+    out P : f32[M, R/128] = logsumexp(L, R:128)
+    {"out U : f32[M, R/128] = sum(Q, R:128)" if smooth else ""}
+}}
+# Loss of every row; 0 for ignored rows. share is smoothing / V.
+program loss {{
+    in  P : f32[M, S]
+    {"in  U : f32[M, S]" if smooth else ""}
     in  T : f32[M]
     in  t : i32[M]
     param ignore = -100
     {"param smoothing = 0; param share = 0" if smooth else ""}
     param z_loss = 0
-    lse = logsumexp(L, R)
-    out ce : f32[M] = where(t == ignore, 0, lse - {"(1 - smoothing) * T - share * sum(Q, R)" if smooth else "T"})
-    out zl : f32[M] = where(t == ignore, 0, z_loss * lse * lse)
+    l = logsumexp(P, S)
+    out lse : f32[M] = l
+    out ce : f32[M] = where(t == ignore, 0, l - {"(1 - smoothing) * T - share * sum(U, S)" if smooth else "T"})
+    out zl : f32[M] = where(t == ignore, 0, z_loss * l * l)
 }}
 # Gradient of the logits, which takes their place: of w ce + u zl.
 program gradient {{
     in  Z : bf16[M, V]
-    in  L : f32[M, V/128]
+    in  lse : f32[M]
     in  t : i32[M]
     in  w, u : f32[M]
     param ignore = -100
     {"param smoothing = 0; param share = 0" if smooth else ""}
     param z_loss = 0
     {"param cap = 1" if cap else ""}
-    lse = logsumexp(L)
     live = where(t == ignore, 0, w)
     spread = where(t == ignore, 0, w + 2 * z_loss * lse * u)
     {"h = tanh(Z / cap)" if cap else ""}
     dz = exp({"cap * h" if cap else "Z"} - lse) * spread - {
         "((1 - smoothing) * onehot(t, V) + share)" if smooth else "onehot(t, V)"} * live
     out dZ : bf16[M, V] = {"dz * (1 - h * h)" if cap else "dz"}
+}}
+# A gradient that was made in the forward, times the one that arrives.
+program scaled {{
+    in  G : bf16[M, K]
+    in  d : f32
+    out H : bf16[M, K] = G * d
 }}
 program weight_gradient {{
     in  dZ : bf16[M, V]
@@ -127,10 +140,10 @@ class _Chunks:
         self.head = _head_of(x.dtype, self.cap > 0, self.smoothing > 0)
         self.key, self.rows, self.vocabulary = device_key(x), x.shape[0], weight.shape[0]
         self.chunk = chunk or chunk_rows(self.rows, x.shape[1])
-        # A chunk of so few rows that the tiles of its input's gradient fill less than half of a GPU: the library's product
-        # splits the sum over the vocabulary.
+        # A chunk of so few rows that the tiles of its input's gradient fill less than a quarter of a GPU: the library's
+        # product splits the sum over the vocabulary.
         self.few_tiles = x.is_cuda and x.dtype is not torch.float32 and \
-            -(-min(self.chunk, self.rows) // 128) * -(-x.shape[1] // 256) * 2 < \
+            -(-min(self.chunk, self.rows) // 128) * -(-x.shape[1] // 256) * 4 < \
             torch.cuda.get_device_properties(x.device).multi_processor_count
 
     def run(self, w=None, u=None, dx=None, add=None):
@@ -139,16 +152,19 @@ class _Chunks:
         n, v, runs = min(self.chunk, self.rows), self.vocabulary, -(-self.vocabulary // 128)
         cap = (self.cap,) if self.cap else ()
         smooth = (self.smoothing, self.smoothing / v) if self.smoothing else ()
-        ce, zl = x.new_empty(self.rows, dtype=f32), x.new_empty(self.rows, dtype=f32)
-        logits, lse, picked = x.new_empty(n, v), x.new_empty(n, runs, dtype=f32), x.new_empty(n, dtype=f32)
-        sums = x.new_empty(n, runs, dtype=f32) if smooth else None
+        row = lambda *shape: x.new_empty(*shape, dtype=f32)  # noqa: E731
+        ce, zl, logits = row(self.rows), row(self.rows), x.new_empty(n, v)
+        sums = [row(n, runs) for _ in range(2 if smooth else 1)]  # over 128 columns: log-sum-exp, and plain where smoothed
+        fewer = [row(n, -(-runs // 128)) for _ in sums]
+        picked, lse = row(n), row(n)
         for first in range(0, self.rows, self.chunk):
             rows = slice(first, min(first + self.chunk, self.rows))
             k = rows.stop - first
-            a, t, z, l, p = x[rows], self.target[rows], logits[:k], lse[:k], picked[:k]
-            q = (sums[:k],) if smooth else ()
-            head.logits(key, a, self.weight, t, z, l, p, *q, *cap)
-            head.loss(key, l, *q, p, t, ce[rows], zl[rows], self.ignore, *smooth, self.z_loss)
+            a, t, z, p, l = x[rows], self.target[rows], logits[:k], picked[:k], lse[:k]
+            q, r = [m[:k] for m in sums], [m[:k] for m in fewer]
+            head.logits(key, a, self.weight, t, z, q[0], p, *q[1:], *cap)
+            head.runs(key, *q, *r)
+            head.loss(key, *r, p, t, l, ce[rows], zl[rows], self.ignore, *smooth, self.z_loss)
             if w is None:
                 continue
             head.gradient(key, z, l, t, w[rows], u[rows], z, self.ignore, *smooth, self.z_loss, *cap)
@@ -340,7 +356,8 @@ def _scale(ctx, d_loss):
         elif torch.compiler.is_compiling() or type(gradient) is not torch.Tensor or torch._C._len_torch_dispatch_stack():
             scaled.append((gradient * d_loss).to(gradient.dtype))
         else:
-            scaled.append(gradient.mul_(d_loss))
+            _head_of(gradient.dtype, False, False).scaled(device_key(gradient), gradient, d_loss, gradient)
+            scaled.append(gradient)
             ctx.spent = True
     return scaled
 
