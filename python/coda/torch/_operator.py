@@ -1,5 +1,6 @@
 """A block or program as a torch operator: forward, derived backward, fake implementation, autograd."""
 
+import dataclasses
 import functools
 import operator
 import re
@@ -8,7 +9,7 @@ import threading
 import torch
 
 from .._errors import UnsupportedError
-from .._program import Module
+from .._program import Module, Operand
 from ._launch import CODA_DTYPE, TORCH_DTYPE, cpu_name, device_key
 from ._columns import columns_apart
 from ._sequence import MOST_PLANS, Sequence, derived_axes
@@ -321,7 +322,7 @@ class Derived:
         self.name, self.inputs, self.outputs = operator.name, operator.inputs, operator.outputs
         block = operator.block
         self.plain, _ = block.rewrite(allow_passes=True)
-        self.why_not, self.kept, self.backward, self.saved, self.extra = None, self.plain, None, [], []
+        self.why_not, self.kept, self.backward, self.saved, self.extra, self.together = None, self.plain, None, [], [], {}
         try:
             kept, _ = block.rewrite(backward=True, allow_passes=True)
         except UnsupportedError as problem:
@@ -336,6 +337,25 @@ class Derived:
         self.saved = [n for n in read if n not in made and n not in arriving]
         given = {o.name for o in self.inputs + self.outputs}
         self.extra = [n for n in self.saved if n not in given]
+        self.together = self._in_one_memory(operator.rows)
+        self.extra = list(dict.fromkeys(self.held_by(n) for n in self.extra))
+
+    def _in_one_memory(self, rows):
+        """Kept matrices of one type and shape, side by side in one tensor, which costs a call less than two:
+        {"G": (tensor, its first column)}."""
+        kept = {o.name: o for p in self.kept for o in p.operands if o.role == "out" and o.name in self.extra}
+        alike, parts = {}, {}
+        for o in kept.values():
+            if len(o.dims) == 2 and o.dims[0] == rows and o.dims[1].isidentifier():
+                alike.setdefault((o.dtype, o.dims), []).append(o.name)
+        for (dtype, (_, width)), names in alike.items():
+            held = Operand("_".join(names), "out", dtype, (rows, f"{len(names)}*{width}"))
+            parts.update({name: (held, f"{i}*{width}") for i, name in enumerate(names) if len(names) > 1})
+        return parts
+
+    def held_by(self, name):
+        """The tensor that holds a kept value."""
+        return self.together[name][0].name if name in self.together else name
 
     def _gradients_in_the_type_of_the_weight(self, programs):
         """Weight gradients come as `f32 +=`; a fresh gradient of autograd is stored once, in the weight's type."""
@@ -376,8 +396,10 @@ class Variant:
         outputs = [o.name for o in operator.outputs]
         shape = {"rows": operator.rows, "leading": self.inputs[0].name}
         self.plain = Sequence(operator.name, retype(derived.plain), self.inputs, outputs, operator.parameters, **shape)
+        typed = lambda o: dataclasses.replace(o, dtype=dtype) if o.dtype == "bf16" else o  # noqa: E731
+        self.together = {name: (typed(held), column) for name, (held, column) in derived.together.items()}
         self.keep = Sequence(operator.name, retype(derived.kept), self.inputs, outputs + derived.extra,
-                             operator.parameters, **shape)
+                             operator.parameters, parts=self.together, **shape)
         self._retype, self._backwards = retype, {}
 
     def backward(self, wanted: int) -> "Backward":
@@ -405,7 +427,9 @@ class Backward:
                 needed |= {o.name for o in program.operands if o.role == "in"}
         read = {o.name: o for p in programs for o in p.operands if o.role == "in"}
         outputs = [f"d{o.name}" for o in operator.outputs]
-        saved = [n for n in operator.derived.saved if n in read]
+        together = {name: part for name, part in variant.together.items() if name in read}
+        read.update((held.name, held) for held, _ in together.values())
+        saved = list(dict.fromkeys(operator.derived.held_by(n) for n in operator.derived.saved if n in read))
         arriving = [n for n in outputs if n in read]
         places = [o.name for o in variant.inputs] + operator.parameters + variant.keep.results
         self.arriving = [outputs.index(n) for n in arriving]
@@ -416,7 +440,7 @@ class Backward:
         self.dtype, self.bits = variant.dtype, wanted
         leading = next((o.name for o in reversed(arguments) if len(o.dims) == 2 and o.dims[0] == operator.rows), None)
         self.sequence = Sequence(f"{operator.name}_backward", programs, arguments, results, operator.parameters,
-                                 operator.rows, leading)
+                                 operator.rows, leading, together)
         self._in_columns = columns_apart(operator, self.sequence, programs, arguments) if operator.columns else None
         last = len(outputs) - 1
         self._arriving_in_columns = [i for i in self.arriving if i < last] + [last + i for i in range(len(operator.columns))]

@@ -103,6 +103,7 @@ class Sequence:
 
     def __init__(self, name, programs, arguments, results, parameters, rows=None, leading=None, parts=None):
         self.rows, self.leading = rows, leading
+        self.given_parts = parts or {}
         self.parts = {part: (base.name, column) for part, (base, column) in (parts or {}).items()}
         self.bases = {base.name: base for base, _ in (parts or {}).values()}
         self.name, self.programs = name, list(programs)
