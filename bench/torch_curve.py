@@ -9,7 +9,9 @@ difference of curves smoothed over 20 steps.
 """
 
 import argparse
+import concurrent.futures
 import json
+import multiprocessing
 import pathlib
 
 import torch
@@ -76,15 +78,22 @@ def main():
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--data", nargs="*", default=[])
     parser.add_argument("--runs", type=lambda names: names.split("/"), help="only these, as in `eager/coda, again`")
+    parser.add_argument("--processes", type=int, default=1, help="so many runs at a time, each a process")
     parser.add_argument("--out")
     options = parser.parse_args()
     data, curves = text(options.data), {}
     print(f"{len(data)} bytes of text", flush=True)
-    for name, patched, order in (("eager", 0, 1), ("coda", 1, 1), ("eager, again", 0, 1), ("coda, again", 1, 1),
-                                 ("eager, other order", 0, 2), ("coda, other order", 1, 2)):
-        if options.runs and name not in options.runs:
-            continue
-        curves[name] = curve(options, data, patched, order, nudge=options.device == "cpu" and "again" in name)
+    wanted = {name: (options, data, patched, order, options.device == "cpu" and "again" in name)
+              for name, patched, order in (("eager", 0, 1), ("coda", 1, 1), ("eager, again", 0, 1), ("coda, again", 1, 1),
+                                           ("eager, other order", 0, 2), ("coda, other order", 1, 2))
+              if not options.runs or name in options.runs}
+    if options.processes > 1:
+        with concurrent.futures.ProcessPoolExecutor(options.processes, multiprocessing.get_context("spawn")) as pool:
+            made = list(pool.map(curve, *zip(*wanted.values())))
+    else:
+        made = [curve(*arguments) for arguments in wanted.values()]
+    for name, losses in zip(wanted, made):
+        curves[name] = losses
         print(f"{name:20} first {curves[name][0]:.4f}  last 50 {curves[name][-50:].mean():.4f}", flush=True)
     for a, b in (("eager", "eager, again"), ("coda", "coda, again"), ("eager", "coda"), ("eager, again", "coda, again"),
                  ("eager, other order", "coda, other order"), ("eager", "eager, other order")):
