@@ -2,10 +2,11 @@
 
     python bench/torch_curve.py --steps 300 [--width 1024 --layers 8 --tokens 8192] [--data PATH...] [--out curve.jsonl]
 
-Text is bytes: of the files given, or of this source tree. Every run starts from the same weights. `eager` and `coda` see the same
-batches in the same order, twice each: on a GPU, atomics in attention's backward are all that differs between two runs of one; on
-a CPU nothing would, so the second run starts from one weight that differs in its last bit. `eager, other order` sees other batches. Reported are the mean loss of the last 50 steps, and the root mean square over all steps of the
-difference of curves smoothed over 20 steps.
+Text is bytes: of the files given, or of this source tree. Every run starts from the same weights. `eager` and `coda` see the
+same batches in the same order, twice each: on a GPU, atomics in attention's backward are all that differs between two runs of
+one; on a CPU nothing would, so the second run starts from one weight that differs in its last bit. `other order` is of other
+batches. Reported are the mean loss of the last 50 steps, and the root mean square over all steps of the difference of curves
+smoothed over 20 steps.
 """
 
 import argparse

@@ -9,13 +9,15 @@
 
 from ._launch import cpu_device
 from ._program import ProgramFunction, program
-from .functional import (Normed, attention_output_mlp, attention_output_mlp_rope, linear, linear_cross_entropy, linear_geglu, linear_qknorm_rope,
-                         linear_residual, linear_residual_rmsnorm, linear_rope, linear_swiglu, rmsnorm_linear, rope_table)
+from .functional import (Normed, attention_output_mlp, attention_output_mlp_rope, linear, linear_cross_entropy, linear_geglu,
+                         linear_qknorm_rope, linear_residual, linear_residual_rmsnorm, linear_rope, linear_swiglu,
+                         rmsnorm_linear, rope_table)
 from .huggingface import Report, apply, restore
 from .modules import LinearCrossEntropyLoss, TransformerBlock
 
 __all__ = [
     "LinearCrossEntropyLoss", "Normed", "ProgramFunction", "Report", "TransformerBlock", "apply", "attention_output_mlp",
-    "attention_output_mlp_rope", "cpu_device", "linear", "linear_cross_entropy", "linear_geglu", "linear_qknorm_rope", "linear_residual",
-    "linear_residual_rmsnorm", "linear_rope", "linear_swiglu", "program", "restore", "rmsnorm_linear", "rope_table",
+    "attention_output_mlp_rope", "cpu_device", "linear", "linear_cross_entropy", "linear_geglu", "linear_qknorm_rope",
+    "linear_residual", "linear_residual_rmsnorm", "linear_rope", "linear_swiglu", "program", "restore", "rmsnorm_linear",
+    "rope_table",
 ]
