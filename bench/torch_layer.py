@@ -3,6 +3,7 @@
 
     python3 bench/torch_layer.py --library build/libcoda.so [--width 2048,4096,8192] [--tokens 16384] [--what layer,head]
                                  [--modes eager,compile] [--rounds 7] [--chunk 0] [--device cuda] [--check-only]
+                                 [--also apart,y1]
 
 First every result and gradient of both is compared with the same mathematics in float64 (fewer tokens): ours may be no worse
 than 1.25 times PyTorch's bf16. Then all variants are timed in turns, 256 MB written before each, medians of events:
@@ -34,7 +35,7 @@ class ScheduleOptions(ctypes.Structure):
                 ("together", ctypes.c_int), ("keep_saved", ctypes.c_int), ("consumes", ctypes.c_char_p),
                 ("wide_axis", ctypes.c_char_p), ("row_axis", ctypes.c_char_p), ("chunk_rows", ctypes.c_int64),
                 ("kernels", ctypes.c_void_p), ("wide_bytes", ctypes.c_int64),
-                ("overwrite", ctypes.c_int)]
+                ("overwrite", ctypes.c_int), ("save", ctypes.c_char_p), ("join", ctypes.c_int)]
 
 
 class Value(ctypes.Structure):
@@ -164,13 +165,13 @@ def make_layer(width, tokens, head, device):
     return p, angle.cos().float(), angle.sin().float(), table, position.int(), gradients
 
 
-def layer_schedule(library, p, table, position, gradients, width, tokens, head, device):
+def layer_schedule(library, p, table, position, gradients, width, tokens, head, device, **options):
     f = ffn(width)
     inputs = dict(x=p["x"], y=p["y"], Wo=p["wo"], Wg=p["wgu"][:f], Wu=p["wgu"][f:], Wd=p["wd"], Wq=p["wqkv"][:width],
                   Wk=p["wqkv"][width:2 * width], Wv=p["wqkv"][2 * width:], g0=p["g0"], g1=p["g1"], table=table,
                   pos=position, dX=gradients[0], dQKV=gradients[1])
     dims = dict(M=tokens, A=width, D=width, F=f, Q=width, E=width, P=8192, H=head)
-    return Schedule(library, library.standard_block("llama3"), dims, inputs, device, keep_saved=1, overwrite=1)
+    return Schedule(library, library.standard_block("llama3"), dims, inputs, device, keep_saved=1, overwrite=1, **options)
 
 
 def layer_results(s):
@@ -283,8 +284,16 @@ def bench_layer(library, clock, width, args):
     bare = products(p, gradients)
     forward = {"coda": lambda: s.launch(FORWARD), "products": bare[0]}
     backward = {"coda": lambda: s.launch(BACKWARD), "products": bare[1]}
-    memory, keep = {"coda": s.memory}, []
-    s.launch(FORWARD); s.launch(BACKWARD)
+    memory, keep, schedules = {"coda": s.memory}, [], [s]
+    for also in args.also.split(",") if args.also else []:
+        options = dict(join=-1) if also == "apart" else dict(save=also.encode())
+        other = layer_schedule(library, p, table, position, gradients, width, args.tokens, head, args.device, **options)
+        schedules.append(other)
+        forward[f"coda {also}"] = lambda other=other: other.launch(FORWARD)
+        backward[f"coda {also}"] = lambda other=other: other.launch(BACKWARD)
+        memory[f"coda {also}"] = other.memory
+    for other in schedules:
+        other.launch(FORWARD); other.launch(BACKWARD)
     for mode in args.modes.split(",") if args.modes else []:
         torch._dynamo.reset()
         f, q = wrap(mode)(layer), [v.detach().requires_grad_() for v in p.values()]
@@ -299,7 +308,8 @@ def bench_layer(library, clock, width, args):
         memory[mode] = clock.peak(lambda f=f, q=q: torch.autograd.grad(f(*q, cos, sin, head), q, gradients))
     report("layer", width, "forward", clock.interleaved(forward), memory)
     report("layer", width, "backward", clock.interleaved(backward), memory)
-    s.free()
+    for other in schedules:
+        other.free()
 
 
 def check_layer(library, width, args):
@@ -380,6 +390,7 @@ def main():
     parser.add_argument("--modes", default="eager,compile")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--chunk", type=int, default=0, help="rows of logits at once; 0: what one bf16 matrix of them holds")
+    parser.add_argument("--also", default="", help="other schedules of the layer: apart (no launch of several products), names to keep (y1)")
     parser.add_argument("--check-only", action="store_true")
     parser.add_argument("--no-check", action="store_true")
     args = parser.parse_args()

@@ -21,6 +21,7 @@ static const char help[] =
     "  --chunk N         rows of the logits that exist at once (a multiple of 64; default: as many as 1 GiB holds)\n"
     "  --launches        of a block, each launch of its schedule with the least time that its bytes or products take\n"
     "  --join all|none   gradients of weights as sets of one launch (default: where the device gains by it)\n"
+    "  --save a,b        values that a block's forward keeps for its backward (see coda rewrite --help)\n"
     "  --steady          back to back at the power limit, instead of in turns after a flush of "
     "the GPU's L2\n"
     "  --rounds N        how often each is timed (7)\n"
@@ -93,7 +94,7 @@ int command_bench(int argc, char **argv)
     coda_error error;
     int status = read_arguments(&arguments,
                                 "json device dims param width tokens rounds seed program dtype threads steady chunk "
-                                "launches join",
+                                "launches join save",
                                 help, argc, argv);
     if (status >= 0)
         return status;

@@ -210,6 +210,7 @@ static int bench_block_as(struct bench *bench, const coda_program *block, const 
                                      .join = !join                      ? 0
                                              : strcmp(join, "all") == 0 ? 1
                                                                         : -1,
+                                     .save = bench->arguments->save,
                                      .together = together,
                                      .keep_saved = !together,
                                      .wide_axis = together ? "V" : NULL,

@@ -8,6 +8,7 @@ static const char help[] =
     "\n"
     "  --grad            also derive the backward programs\n"
     "  --allow-passes    allow extra elementwise passes where no rule removes a whole-row reduction\n"
+    "  --save a,b        with --grad: values that the forward keeps instead of the backward computing them again\n"
     "  --dims M=..,N=..  sizes: say what each step saves in kernels and bytes\n"
     "  --without N       leave out step N of what is said\n"
     "  --program NAME    only this block of the files\n"
@@ -39,8 +40,10 @@ static int print_json(const coda_program *block, const coda_module *module, cons
 
 static int rewrite(const struct arguments *arguments, const coda_program *program)
 {
-    coda_rewrite_options options = {
-        .backward = arguments->backward, .allow_passes = arguments->passes, .without = (int)arguments->without};
+    coda_rewrite_options options = {.backward = arguments->backward,
+                                    .allow_passes = arguments->passes,
+                                    .without = (int)arguments->without,
+                                    .save = arguments->save};
     coda_module *module;
     coda_error error;
     coda_dims dims;
@@ -64,7 +67,7 @@ static int rewrite(const struct arguments *arguments, const coda_program *progra
 int command_rewrite(int argc, char **argv)
 {
     struct arguments arguments = {0};
-    int status = read_arguments(&arguments, "grad allow-passes dims without program json", help, argc, argv);
+    int status = read_arguments(&arguments, "grad allow-passes save dims without program json", help, argc, argv);
     if (status >= 0)
         return status;
     if (arguments.file_count == 0)

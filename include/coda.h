@@ -199,6 +199,9 @@ typedef struct coda_rewrite_options {
     int without;           /* the number that the report gives one application of a rule, which is left out; 0: none */
     const coda_dims *dims; /* sizes of the block's axes: the report says what each step saves in kernels and bytes, by
                             * rewriting once more without it. NULL: no figures */
+    const char *save;      /* with `backward`: names of values of the block, separated by commas, that the forward keeps
+                            * instead of letting the backward compute them again: as in coda_differentiate. NULL: the
+                            * default choice */
 } coda_rewrite_options;
 
 /* Turns a block into programs in the order to run. `report` (may be NULL) receives a text that says which rule did what on
@@ -401,6 +404,8 @@ typedef struct coda_schedule_options {
                          * wide_axis once more, and its products are smaller */
     int overwrite;  /* 1: gradients that would be added to what is there are written over it, so that it is neither
                          * set to 0 nor read: for the first of the launches whose gradients add up */
+    const char *save; /* as in coda_rewrite_options: a matrix that the forward writes anyway ("y1", the input of a product)
+                         * costs its bytes of saved memory and spares the backward's write. NULL: the default choice */
     int join;       /* gradients of weights as sets of one launch (coda_kernel_launch_sets), where that needs no more
                          * memory: 0: those whose sizes are given, where the device gains by it; 1: all; -1: none. Not with
                          * wide_axis. The results are the same bits */

@@ -91,6 +91,37 @@ static void joined_gradients_have_the_same_bits(void **state)
     }
 }
 
+/* The forward's own y1, before its factors were rounded, instead of one that the backward computes and writes. */
+static void a_value_that_is_kept_is_not_computed_again(void **state)
+{
+    struct block_trial t;
+    struct running r, kept;
+    coda_schedule_options options = with_backward();
+    (void)state;
+    open_trial(&t, "cpu", "llama3", CODA_BF16, 70, 1);
+    open_running(&r, &t, &options);
+    options.save = "y1";
+    open_running(&kept, &t, &options);
+    assert_true(coda_schedule_find(r.schedule, "Y1_2") >= 0);
+    assert_int_equal(coda_schedule_find(kept.schedule, "Y1_2"), -1);
+    coda_value value;
+    assert_int_equal(coda_schedule_value(kept.schedule, coda_schedule_find(kept.schedule, "Y1"), &value), CODA_OK);
+    assert_int_equal(value.kind, CODA_SAVED);
+    assert_true(kept.saved_bytes > r.saved_bytes && kept.scratch_bytes < r.scratch_bytes);
+    launch(&kept, CODA_FORWARD);
+    compare(&kept, &t, 0, CODA_FORWARD);
+    launch(&kept, CODA_BACKWARD);
+    compare(&kept, &t, 0.01, CODA_FORWARD | CODA_BACKWARD);
+    close_running(&kept);
+    close_running(&r);
+    coda_schedule *schedule;
+    coda_error error = {0};
+    options.save = "y9";
+    assert_int_equal(coda_schedule_create(t.device, t.block, &t.dims, &options, &schedule, &error), CODA_INVALID);
+    assert_non_null(strstr(error.message, "y9"));
+    close_trial(&t);
+}
+
 /* Lists are side by side; a gradient that is not wanted leaves its list to the others. */
 static void lists_say_which_steps_are_one_launch(void **state)
 {
@@ -532,6 +563,7 @@ int main(void)
         cmocka_unit_test(every_block_gives_the_bits_of_its_programs_however_memory_is_shared),
         cmocka_unit_test(joined_gradients_have_the_same_bits),
         cmocka_unit_test(lists_say_which_steps_are_one_launch),
+        cmocka_unit_test(a_value_that_is_kept_is_not_computed_again),
         cmocka_unit_test(rows_in_parts_give_what_all_rows_give),
         cmocka_unit_test(rows_in_parts_need_no_memory_for_all_logits),
         cmocka_unit_test(a_forward_runs_alone),

@@ -46,7 +46,8 @@ class CostStruct(ctypes.Structure):
 
 
 class RewriteOptionsStruct(ctypes.Structure):
-    _fields_ = [("backward", c_int), ("allow_passes", c_int), ("without", c_int), ("dims", ctypes.POINTER(DimsStruct))]
+    _fields_ = [("backward", c_int), ("allow_passes", c_int), ("without", c_int), ("dims", ctypes.POINTER(DimsStruct)),
+                ("save", c_char_p)]
 
 
 class OptionsStruct(ctypes.Structure):

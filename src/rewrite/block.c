@@ -15,12 +15,12 @@ static bool append_forward(const struct graph *block, const struct graph *origin
 }
 
 /* The forward stores what the backward needs, so the backward is derived first. */
-static bool append_both(const struct graph *block, bool allow_passes, struct rewritten *made, struct report *report,
+static bool append_both(const struct graph *block, const char *save, bool allow_passes, struct rewritten *made, struct report *report,
                         struct complaint *why)
 {
     struct derivation d;
     struct unit *unit = &made->unit;
-    struct graph *backward = derive_open(&d, block, NULL, NULL, why) ? derive_backward(&d, report, why) : NULL;
+    struct graph *backward = derive_open(&d, block, NULL, save, why) ? derive_backward(&d, report, why) : NULL;
     bool done = backward != NULL && append_forward(d.with_saves, backward, allow_passes, unit, report, why);
     made->forward = unit->count;
     done = done && cut_graph(backward, d.with_saves, backward->name, true, allow_passes, unit, report, why) == CODA_OK;
@@ -61,7 +61,7 @@ coda_status rewrite_apart(const struct graph *block, const coda_rewrite_options 
     }
     bool done = block->is_block;
     if (done && backward) {
-        done = append_both(block, passes, made, wanted, &why);
+        done = append_both(block, options->save, passes, made, wanted, &why);
     } else if (done) {
         done = append_forward(block, NULL, passes, &made->unit, wanted, &why);
         made->forward = made->unit.count;

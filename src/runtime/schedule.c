@@ -77,7 +77,8 @@ static coda_status choose_chunk(const coda_schedule *schedule, const struct unit
 
 static coda_status plan(coda_schedule *schedule, const coda_schedule_options *options, coda_error *error)
 {
-    const coda_rewrite_options rewrite = {.backward = options->backward, .allow_passes = options->allow_passes};
+    const coda_rewrite_options rewrite = {
+        .backward = options->backward, .allow_passes = options->allow_passes, .save = options->save};
     struct plan_options planning = {.together = options->together,
                                     .keep_saved = options->keep_saved,
                                     .consumed = options->consumes,
