@@ -2,9 +2,12 @@
 """Times weight gradients of a Llama layer as launches of their own and as sets of one launch. One JSON line a list.
 
     python3 bench/cuda_sets.py --library build/libcoda.so [--width 2048,4096] [--tokens 16384] [--mode interleaved,steady]
+                               [--only "down, gate, up"] [--written]
 
-apart, together: f32 gradients added in place, three coda_kernel_launch and one coda_kernel_launch_sets, whose bits are compared first.
-cublas: torch.mm one after the other, which writes bf16. Modes as in cuda_bench.py.
+apart, together: f32 gradients added in place, several coda_kernel_launch and one coda_kernel_launch_sets, whose bits are compared
+first.
+written: bf16 gradients that are written, not added to. cublas: torch.mm one after the other, which does that.
+Modes as in cuda_bench.py.
 """
 import argparse, ctypes, json
 import torch
@@ -24,15 +27,16 @@ def lists(width):
 
 
 class Gradients:
-    def __init__(self, coda, shapes, tokens):
+    def __init__(self, coda, shapes, tokens, written):
         self.coda, self.sets = coda, len(shapes)
-        program = ctypes.c_void_p(coda.lib.coda_module_find(coda.module, b"gemm_wgrad"))
+        module, name = (coda.more, b"wgrad_written") if written else (coda.module, b"gemm_wgrad")
+        program = ctypes.c_void_p(coda.lib.coda_module_find(module, name))
         options = Options(ctypes.sizeof(Options), 0, 0, None, 0, 8)
         self.kernel = ctypes.c_void_p()
         coda.check(coda.lib.coda_kernel_create, coda.device, program, None, ctypes.byref(options), ctypes.byref(self.kernel))
         rand = lambda *shape: torch.randn(*shape, device="cuda").to(torch.bfloat16)
         self.left, self.right = [rand(tokens, m) for m, _ in shapes], [rand(tokens, n) for _, n in shapes]
-        self.out = [torch.zeros(m, n, device="cuda") for m, n in shapes]
+        self.out = [torch.zeros(m, n, device="cuda", dtype=torch.bfloat16 if written else torch.float32) for m, n in shapes]
         self.bf16 = [torch.empty(m, n, device="cuda", dtype=torch.bfloat16) for m, n in shapes]
         tensors = [t for three in zip(self.left, self.right, self.out) for t in three]
         self.tensors = (Tensor * len(tensors))(*[Tensor(t.data_ptr(), F32 if t.dtype == torch.float32 else BF16, 2,
@@ -50,7 +54,8 @@ class Gradients:
 
     def together(self):
         error = Error()
-        if self.coda.lib.coda_kernel_launch_sets(self.kernel, self.tensors, 3, self.sets, None, self._stream(), ctypes.byref(error)):
+        if self.coda.lib.coda_kernel_launch_sets(self.kernel, self.tensors, 3, self.sets, None, self._stream(),
+                                                 ctypes.byref(error)):
             raise RuntimeError(error.message.decode())
 
     def cublas(self):
@@ -63,8 +68,8 @@ class Gradients:
             for out in self.out:
                 out.fill_(0.5)
             run()
-            results.append([out.clone() for out in self.out])
-        return all(torch.equal(a.view(torch.int32), b.view(torch.int32)) for a, b in zip(*results))
+            results.append([out.clone().view(torch.uint8) for out in self.out])
+        return all(torch.equal(a, b) for a, b in zip(*results))
 
 
 def main():
@@ -73,19 +78,24 @@ def main():
     parser.add_argument("--width", default="2048,4096")
     parser.add_argument("--tokens", type=int, default=16384)
     parser.add_argument("--mode", default="interleaved,steady")
+    parser.add_argument("--only", default="", help="one list")
+    parser.add_argument("--written", action="store_true")
     parser.add_argument("--rounds", type=int, default=12)
     args = parser.parse_args()
     coda = Coda(args.library)
     for width in map(int, args.width.split(",")):
         for name, shapes in lists(width).items():
-            g = Gradients(coda, shapes, args.tokens)
+            if args.only and name != args.only:
+                continue
+            g = Gradients(coda, shapes, args.tokens, args.written)
             same = g.same_bits()
             variants = {"cublas": g.cublas, "apart": g.apart, "together": g.together}
             times = interleaved(variants, args.rounds)
             flops = sum(2.0 * m * n * args.tokens for m, n in shapes)
             for mode in args.mode.split(","):
                 ms = times if mode == "interleaved" else steady(variants, times)
-                print(json.dumps({"width": width, "gradients": name, "same_bits": same, "mode": mode,
+                print(json.dumps({"width": width, "gradients": name, "type": "bf16" if args.written else "f32",
+                                  "same_bits": same, "mode": mode,
                                   "ms": {k: round(v, 4) for k, v in ms.items()},
                                   "to_apart": round(ms["together"] / ms["apart"], 4),
                                   "to_cublas": round(ms["together"] / ms["cublas"], 4),
