@@ -171,10 +171,10 @@ def _bytes(tensor):
 class Kernel:
     """A program compiled for a device. Call it with the operands by name (or in order) and the params by name."""
 
-    def __init__(self, device, program, dims, tile, schedule, exact):
+    def __init__(self, device, program, dims, tile, schedule, exact, sets=0):
         handle, error, sizes = c_void_p(), error_of_thread(), dims_struct(dims)
         options = OptionsStruct(ctypes.sizeof(OptionsStruct), tile[0], tile[1],
-                                None if schedule is None else schedule.encode(), exact)
+                                None if schedule is None else schedule.encode(), exact, sets)
         check(load().coda_kernel_create(device.handle, program.handle, ctypes.byref(sizes), ctypes.byref(options),
                                         ctypes.byref(handle), ctypes.byref(error)), error)
         self.device, self.program, self.handle = device, program, handle.value

@@ -6,6 +6,10 @@ import torch.nn.functional as F
 from kit import compare
 
 import coda.torch as C
+from coda.torch import _sequence
+from coda.torch._blocks import OPERATORS
+from coda.torch._launch import device_key
+from coda.torch._sequence import sets_of_products
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 # leading dimensions, K, N: ragged, a single row, more than one tile
@@ -225,6 +229,29 @@ def test_results_have_the_same_bits_every_time(device):
     for _ in range(2):
         y = C.linear_swiglu(x, gate, up)
         runs.append([y, *torch.autograd.grad(y, (x, gate, up), torch.ones_like(y))])
+    assert all(torch.equal(a, b) for a, b in zip(*runs))
+
+
+@pytest.mark.parametrize("name,sets", [("linear_swiglu", ["dgate dup"]), ("linear", []),
+                                       ("attention_output_swiglu", ["doutput dgate dup"]), ("linear_rope", [])])
+def test_weight_gradients_side_by_side_are_sets_of_one_launch(name, sets):
+    programs = list(OPERATORS[name].derived.backward)
+    assert [" ".join(programs[i].operands[-1].name for i in places)
+            for places in sets_of_products(programs) if len(places) > 1] == sets
+
+
+def test_sets_have_the_bits_of_single_launches(device, monkeypatch):
+    programs = list(OPERATORS["linear_swiglu"].derived.backward)
+    made = {o.name for p in programs for o in p.operands if o.role != "in"}
+    operands = list({o.name: o for p in programs for o in p.operands if o.name not in made}.values())
+    sizes = {"M": 300, "K": 200, "N": 264}
+    tensors = [normal(device, torch.bfloat16, *(sizes[d] for d in o.dims)) for o in operands]
+    runs = []
+    for most in (1, 8):
+        monkeypatch.setattr(_sequence, "MOST_SETS", most)
+        sequence = _sequence.Sequence("trial", programs, operands, ["dx", "dgate", "dup"], [])
+        runs.append(sequence.run(device_key(tensors[0]), *tensors))
+        assert len(sequence.kernels) == (4 if most == 1 else 3)
     assert all(torch.equal(a, b) for a, b in zip(*runs))
 
 

@@ -38,12 +38,42 @@ def _fail(status):
     check(status, _local.error)
 
 
-def _launch_function():
-    """coda_kernel_launch as fast as ctypes goes: everything is an address or bytes."""
-    launch = load()["coda_kernel_launch"]
-    launch.restype = ctypes.c_int
-    launch.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p]
-    return launch
+def _launch_functions():
+    """coda_kernel_launch and coda_kernel_launch_sets as fast as ctypes goes: everything is an address or bytes."""
+    library = load()
+    launch, sets = library["coda_kernel_launch"], library["coda_kernel_launch_sets"]
+    launch.restype = sets.restype = ctypes.c_int
+    rest = [ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p]
+    launch.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, *rest]
+    sets.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_int, *rest]
+    return launch, sets
+
+
+def product_form(program):
+    """What plain products of one kernel have in common: which operands are transposed, types, roles. None: it is none."""
+    product = re.fullmatch(r"program \w+ \{(?: in \w+ : \w+\[\w+, \w+\]){2} out \w+ : \w+\[\w+, \w+\] (\+?=) (\w+)(\.T)? @ "
+                           r"(\w+)(\.T)? \}", " ".join(re.sub(r"#.*", "", program.text).split()))
+    if not product:
+        return None
+    names = [o.name for o in program.operands]
+    left, right = names.index(product.group(2)), names.index(product.group(4))
+    return (product.group(1), left, right, product.group(3), product.group(5), *(o.dtype for o in program.operands))
+
+
+MOST_SETS = 8
+
+
+def sets_of_products(programs):
+    """The programs by index, those side by side that are products of one form as one list: sets of one launch."""
+    lists, form = [], None
+    for i, program in enumerate(programs):
+        mine = product_form(program)
+        if mine is not None and mine == form and len(lists[-1]) < MOST_SETS:
+            lists[-1].append(i)
+        else:
+            lists.append([i])
+        form = mine
+    return lists
 
 
 # In generated text the names of the program carry a prefix, so that none of them is a keyword or a helper's name.
@@ -111,10 +141,11 @@ class Sequence:
         self.axes, self.shapes, self.kernels, self.plans = {}, {o.name: o for o in self.arguments}, [], {}
         for program in self.programs:
             self.axes.update(derived_axes(program.text))
-        self._scope = {"torch": torch, "prod": math.prod, "error": _error, "launch": _launch_function(), "fail": _fail,
+        self._scope = {"torch": torch, "prod": math.prod, "error": _error, "fail": _fail,
                        "mismatch": self._mismatch, "layout": self._layout, "operand": _OPERAND, "EMPTY": _EMPTY,
                        "again_of": self._again, "plans": self.plans, "remember": self._remember,
                        "stream_of": getattr(torch._C, "_cuda_getCurrentRawStream", None)}
+        self._scope["launch"], self._scope["launch_sets"] = _launch_functions()
         self._scope.update((f"dtype_{name}", dtype) for name, dtype in TORCH_DTYPE.items())
         self._tensors = [_tensor(o.name) for o in self.arguments]
         self.fake = self._function("fake", ["key", *self._tensors], self._fake())
@@ -263,14 +294,15 @@ class Sequence:
         lines, zeros = [], []
         last = {self.parts.get(o.name, (o.name,))[0]: i for i, p in enumerate(self.programs) for o in p.operands}
         made = {o.name for o in self.arguments}
-        for i, program in enumerate(self.programs):
-            for o in program.operands:
+        for places in sets_of_products(self.programs):
+            for o in (o for i in places for o in self.programs[i].operands):
                 base = self.parts.get(o.name, (o.name,))[0]
                 if base not in made:
                     lines.append(self._allocate(base, "zeros" if o.role == "accumulate" else "empty"))
                     made.add(base)
-            lines += self._launch(i, program)
-            for name in [n for n, place in last.items() if place == i and n not in self.shapes and n not in self.results]:
+            lines += self._launch(places)
+            for name in [n for n, place in last.items()
+                         if place in places and n not in self.shapes and n not in self.results]:
                 lines.append(f"{_tensor(name)} = None")
                 self._like = {like: t for like, t in self._like.items() if t != _tensor(name)}
         for name in self.results:
@@ -292,8 +324,8 @@ class Sequence:
                   f"again = again_of([{', '.join(f'a_{o.name}' for o in self.arguments)}])"]
         return lines + [f"return (key, again, {''.join(e + ', ' for e in self._planned.values())})"]
 
-    def _launch(self, i, program):
-        """One launch; the plan gets its kernel and its operands."""
+    def _operands(self, i, program):
+        """Addresses and descriptions of a program's operands; the plan gets what does not change."""
         values = []
         for k, o in enumerate(program.operands):
             dims, stride, place = [_evaluate(d) for d in o.dims], "0", _tensor(o.name)
@@ -309,22 +341,29 @@ class Sequence:
             self._planned[f"c_{i}_{k}"] = f"operand({DTYPES.index(o.dtype)}, {len(dims)}, " \
                                           f"{', '.join((dims + ['1', '1'])[:2])}, {stride})"
             values += [f"{place}.data_ptr()" + (f" + o_{i}_{k}" if o.name in self.parts else ""), f"c_{i}_{k}"]
+        return values
+
+    def _launch(self, places):
+        """One launch, of one program or of the sets of several alike; the plan gets its kernel."""
+        i, sets = places[0], len(places)
+        program, values = self.programs[i], [v for j in places for v in self._operands(j, self.programs[j])]
         fixed = [a for a, kind in program.axes.items() if kind == "fixed"]
         scope, parameters, count = self._scope, "None", len(program.operands)
         kernels: dict = {}
-        scope[f"pack_{i}"] = struct.Struct("@" + "P32s" * count).pack
+        scope[f"pack_{i}"] = struct.Struct("@" + "P32s" * (count * sets)).pack
         scope[f"kernel_{i}"] = lambda key, *sizes: (kernels.get((key, sizes)) or
-                                                    self._create(program, fixed, kernels, key, sizes))
+                                                    self._create(program, fixed, kernels, key, sizes, sets))
         self._planned[f"k_{i}"] = f"kernel_{i}({', '.join(['key'] + [f'n_{a}' for a in fixed])})"
         if program.parameters:
             scope[f"parameters_{i}"] = struct.Struct(f"@{len(program.parameters)}d").pack
             parameters = f"parameters_{i}({', '.join(f'p_{p}' for p in program.parameters)})"
-        return [f"status = launch(k_{i}, pack_{i}({', '.join(values)}), {count}, {parameters}, stream, text)",
+        launch, count = ("launch", f"{count}") if sets == 1 else ("launch_sets", f"{count}, {sets}")
+        return [f"status = {launch}(k_{i}, pack_{i}({', '.join(values)}), {count}, {parameters}, stream, text)",
                 "if status: fail(status)"]
 
-    def _create(self, program, fixed, kernels, key, sizes):
+    def _create(self, program, fixed, kernels, key, sizes, sets):
         """Compiles a program for a device, or takes it from the disk's cache; remembered by device and fixed sizes."""
-        kernel = Kernel(device_of(key), program, dict(zip(fixed, sizes)), (0, 0), None, False)
+        kernel = Kernel(device_of(key), program, dict(zip(fixed, sizes)), (0, 0), None, False, sets)
         self.kernels.append(kernel)
         kernels[key, sizes] = kernel.handle
         return kernel.handle
