@@ -10,10 +10,14 @@
 /* The last vector of a run, with `filler` behind its end. */
 INLINE lanes load_tail(const float *x, int64_t count, float filler)
 {
+#if defined(LANES_AVX512)
+    return _mm512_mask_loadu_ps(lanes_set(filler), (__mmask16)((1u << count) - 1), x);
+#else
     float part[LANES];
     for (int i = 0; i < LANES; i++)
         part[i] = i < count ? x[i] : filler;
     return lanes_load(part);
+#endif
 }
 
 /* Four vectors side by side hide the latency of an addition. `term` is a formula of a vector x; `tail` fills the last
