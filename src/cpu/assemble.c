@@ -53,10 +53,10 @@ void assemble_registers(struct assembler *as, struct opcode op, enum length leng
 static void put_memory(struct assembler *as, struct opcode op, enum length length, int reg, int second,
                        struct address address, int mask)
 {
-    put_prefix(as, op, length, reg, second, 0, 0, mask);
+    put_prefix(as, op, length, reg, second, address.index >= 0 && address.index >> 3 & 1, 0, mask);
     assemble_byte(as, 2 << 6 | (reg & 7) << 3 | (address.index >= 0 ? 4 : address.base));
     if (address.index >= 0)
-        assemble_byte(as, address.scale << 6 | address.index << 3 | address.base);
+        assemble_byte(as, address.scale << 6 | (address.index & 7) << 3 | address.base);
     assemble_bytes(as, &address.offset, sizeof address.offset);
 }
 
@@ -69,6 +69,11 @@ void assemble_memory(struct assembler *as, struct opcode op, enum length length,
 void assemble_masked(struct assembler *as, struct opcode op, int reg, int second, struct address address)
 {
     put_memory(as, op, ZMM, reg, second, address, 1);
+}
+
+void assemble_masked_registers(struct assembler *as, struct opcode op, int reg, int second, int last)
+{
+    put_registers(as, op, ZMM, reg, second, last, 1);
 }
 
 void assemble_zeroed(struct assembler *as, struct opcode op, int reg, int second, int last)

@@ -18,10 +18,10 @@ struct opcode {
 };
 
 enum length { XMM, YMM, ZMM };
-enum { RAX, RCX, RDX, RSI = 6, RDI = 7 };
+enum { RAX, RCX, RDX, RSI = 6, RDI = 7, R9 = 9, R10 = 10 };
 
 struct address {
-    int base, index; /* index -1: none */
+    int base, index; /* the base one of the first eight; index -1: none */
     int scale;       /* the index is shifted by it */
     int32_t offset;
 };
@@ -35,6 +35,7 @@ void assemble_memory(struct assembler *as, struct opcode op, enum length length,
                      struct address address);
 /* Only where mask register 1 is set, AVX-512. */
 void assemble_masked(struct assembler *as, struct opcode op, int reg, int second, struct address address);
+void assemble_masked_registers(struct assembler *as, struct opcode op, int reg, int second, int last);
 /* Zeros where mask register 1 is not set, AVX-512. */
 void assemble_zeroed(struct assembler *as, struct opcode op, int reg, int second, int last);
 /* reg = mask register 1 ? last : second, AVX-512 */

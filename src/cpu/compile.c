@@ -1,5 +1,6 @@
 /* Groups of elementwise steps, loads and stores become one step in machine code, in which values stay in vector
- * registers. What it cannot do (moves, reductions, rotations, steps of a branch) runs between the groups as before. */
+ * registers. A group may end in reductions of runs of one length, or hold a rotation of halves. What it cannot do (moves,
+ * steps of a branch) runs between the groups as before. */
 #include "cpu/frame.h"
 
 #include <stdlib.h>
@@ -14,9 +15,11 @@ struct grouping {
     int *code_value; /* one a value: its name in the code, or NONE */
     int *need;       /* one a value: registers that computing it takes, about */
     struct step_list result;
+    int run, half;           /* of the group: columns of its runs or half heads, 0 */
+    const struct step *rope; /* the group's rotation, or NULL */
 };
 
-enum { NONE = INT32_MIN, LEAST_GROUP = 2 };
+enum { NONE = INT32_MIN, LEAST_GROUP = 2 /* elementwise steps */ };
 
 /* ---------------------------------------------------------------- what a group may hold */
 
@@ -30,12 +33,39 @@ static bool is_compiled_type(coda_dtype dtype)
     return dtype == CODA_F32 || dtype == CODA_BF16 || dtype == CODA_F16;
 }
 
+static int lanes_of(const struct grouping *g)
+{
+    return g->plan->machine_code == CODE_AVX2 ? 8 : 16;
+}
+
+static bool is_reduction(const struct step *step)
+{
+    return step->primitive >= PRIMITIVE_REDUCE;
+}
+
+/* In rounds of four vectors; a run cut short is filled up in memory of a fixed size. */
+static bool may_reduce(const struct grouping *g, const struct step *step)
+{
+    return lanes_of(g) == 16 && !g->half && step->length % 64 == 0 && step->length <= COMPILED_RUN &&
+           (!g->run || g->run == step->length);
+}
+
+static bool may_rotate(const struct grouping *g, const struct step *step)
+{
+    const struct graph *graph = g->plan->graph;
+    return !g->run && !g->rope && !graph->node[step->node].rope_pairs &&
+           graph->operand[step->operand].dtype == CODA_F32 && step->length % (2 * lanes_of(g)) == 0;
+}
+
+/* Of steps by themselves: what there may be in one group, runs or rotations, is decided by may_.. */
 static bool has_compiled_form(const struct step *step)
 {
     if (step->guard >= 0 || step->site != SITE_TILE || step->form != 0)
         return false;
     if (step->run == cpu_step_load || step->run == cpu_step_store)
         return is_compiled_type(step->dtype) && !step->flag;
+    if (step->run == cpu_step_rope || is_reduction(step))
+        return true;
     if (step->primitive < 0)
         return false;
     struct vector_code code = {.count = 0};
@@ -51,7 +81,7 @@ static bool is_missing(const struct grouping *g, int value)
     if (v->storage == EITHER)
         return is_missing(g, v->yes) || is_missing(g, v->no);
     const int maker = g->late[value] - 1;
-    return maker >= 0 && !g->done[maker] && !g->chosen[maker];
+    return maker >= 0 && !g->done[maker] && !(g->chosen[maker] && !is_reduction(&g->list->step[maker]));
 }
 
 static bool inputs_are_there(const struct grouping *g, const struct step *step)
@@ -62,19 +92,38 @@ static bool inputs_are_there(const struct grouping *g, const struct step *step)
     return true;
 }
 
-/* A store comes after everything that reads memory: an out may take the place of an `in`. */
-static bool choose_group(struct grouping *g)
+/* Takes a step's runs or halves for the group's; false: it has others. */
+static bool joins_group(struct grouping *g, const struct step *step, bool special)
+{
+    const bool reduces = is_reduction(step), rotates = step->run == cpu_step_rope;
+    if (!reduces && !rotates)
+        return true;
+    if (!special || !(reduces ? may_reduce(g, step) : may_rotate(g, step)))
+        return false;
+    g->run = reduces ? step->length : g->run;
+    g->half = rotates ? step->length / 2 : g->half;
+    g->rope = rotates ? step : g->rope;
+    return true;
+}
+
+/* A store comes after everything that reads memory: an out may take the place of an `in`. special: with reductions or a
+ * rotation. False: it is not worth while. */
+static bool choose_group(struct grouping *g, bool special)
 {
     int count = 0;
-    bool readers_left = false;
+    bool readers_left = false, alone = false;
+    g->run = g->half = 0;
+    g->rope = NULL;
     for (int i = 0; i < g->list->count; i++) {
         const struct step *step = &g->list->step[i];
         const bool store = step->run == cpu_step_store;
-        g->chosen[i] = !g->done[i] && has_compiled_form(step) && inputs_are_there(g, step) && !(store && readers_left);
+        g->chosen[i] = !g->done[i] && has_compiled_form(step) && inputs_are_there(g, step) &&
+                       !(store && readers_left) && joins_group(g, step, special);
         count += g->chosen[i];
+        alone = alone || (g->chosen[i] && (store || is_reduction(step)));
         readers_left = readers_left || (!g->done[i] && !g->chosen[i] && reads_memory(step));
     }
-    return count >= LEAST_GROUP;
+    return count >= (alone ? 1 : LEAST_GROUP);
 }
 
 /* ---------------------------------------------------------------- from steps to code */
@@ -107,7 +156,7 @@ static int add_stream(struct compiled *compiled, enum stream_kind kind, int inde
 {
     if (compiled->stream_count == MAX_STREAMS)
         return -1;
-    compiled->stream[compiled->stream_count] = (struct stream){kind, index, dtype, false};
+    compiled->stream[compiled->stream_count] = (struct stream){.kind = kind, .index = index, .dtype = dtype};
     return compiled->stream_count++;
 }
 
@@ -132,15 +181,18 @@ static int load_operand(struct grouping *g, struct step *group, struct vector_co
 static int load_value(struct grouping *g, struct step *group, struct vector_code *code, int value)
 {
     const enum storage storage = g->plan->value[value].storage;
+    const bool runs = storage == IN_REGISTERS && g->plan->value[value].form != 0;
     const bool repeats = storage == IN_UNIFORMS || storage == IN_ROWS;
     if (group->input_count == MAX_STEP_INPUTS)
         return NONE;
     int stream = add_stream(group->compiled, STREAM_INPUT, group->input_count, CODA_F32);
     if (stream < 0)
         return NONE;
+    const enum vector_op op = runs ? VECTOR_REPEAT_RUN : repeats ? VECTOR_REPEAT : VECTOR_LOAD_F32;
     group->compiled->stream[stream].repeats = repeats;
+    group->compiled->stream[stream].runs = runs;
     group->input[group->input_count++] = value;
-    return g->code_value[value] = vector_emit(code, repeats ? VECTOR_REPEAT : VECTOR_LOAD_F32, stream, 0, 0, 0, 0);
+    return g->code_value[value] = vector_emit(code, op, stream, 0, 0, 0, 0);
 }
 
 static int code_value(struct grouping *g, struct step *group, struct vector_code *code, int value);
@@ -175,6 +227,15 @@ static int compute_value(struct grouping *g, struct step *group, struct vector_c
     return *result;
 }
 
+static int rotate_value(struct grouping *g, struct step *group, struct vector_code *code, const struct step *step)
+{
+    const int value = code_value(g, group, code, step->input[0]);
+    const int stream = add_stream(group->compiled, STREAM_TABLE, step->operand, CODA_F32);
+    if (value == NONE || stream < 0)
+        return NONE;
+    return g->code_value[step->result] = vector_emit(code, VECTOR_ROTATE, stream, value, step->flag, 0, 0);
+}
+
 /* The value's name in the code: computed or loaded where it is first used, to stay in a register no longer than it must.
  * NONE: there is too much of something. */
 static int code_value(struct grouping *g, struct step *group, struct vector_code *code, int value)
@@ -186,7 +247,9 @@ static int code_value(struct grouping *g, struct step *group, struct vector_code
     if (maker < 0 || !g->chosen[maker])
         return load_value(g, group, code, value);
     const struct step *step = &g->list->step[maker];
-    return step->run == cpu_step_load ? load_operand(g, group, code, step) : compute_value(g, group, code, step);
+    return step->run == cpu_step_load   ? load_operand(g, group, code, step)
+           : step->run == cpu_step_rope ? rotate_value(g, group, code, step)
+                                        : compute_value(g, group, code, step);
 }
 
 static bool add_store(struct grouping *g, struct step *group, struct vector_code *code, const struct step *step)
@@ -220,6 +283,22 @@ static void find_needs(struct grouping *g)
     }
 }
 
+/* What a reduction adds up; of a logsumexp exponentials against the run's largest. */
+static int reduced_value(struct grouping *g, struct step *group, struct vector_code *code, const struct step *step)
+{
+    const int x = code_value(g, group, code, step->input[0]);
+    if (step->primitive != PRIMITIVE_REDUCE + REDUCE_LOGSUMEXP || x == NONE)
+        return x;
+    const int top = code_value(g, group, code, step->input[1]);
+    return top == NONE ? NONE : vector_exp_negative(code, vector_emit(code, VECTOR_SUBTRACT, 0, x, top, 0, 0));
+}
+
+static enum vector_op reduction_op(const struct step *step)
+{
+    static const enum vector_op ops[REDUCTION_COUNT] = {VECTOR_SUM, VECTOR_MAXIMUM, VECTOR_MAGNITUDE, VECTOR_SUM};
+    return ops[step->primitive - PRIMITIVE_REDUCE];
+}
+
 /* Values that later steps read are written to registers of the tile machine. */
 static bool add_outputs(struct grouping *g, struct step *group, struct vector_code *code)
 {
@@ -228,12 +307,15 @@ static bool add_outputs(struct grouping *g, struct step *group, struct vector_co
         const int value = g->list->step[i].result;
         if (!g->chosen[i] || value < 0 || !g->wanted[value])
             continue;
-        const int name = code_value(g, group, code, value);
+        const struct step *step = &g->list->step[i];
+        const bool reduces = is_reduction(step);
+        const int name = reduces ? reduced_value(g, group, code, step) : code_value(g, group, code, value);
         const int stream = add_stream(compiled, STREAM_OUTPUT, compiled->output_count, CODA_F32);
         if (stream < 0 || name == NONE || compiled->output_count == MAX_STEP_OUTPUTS)
             return false;
         compiled->output[compiled->output_count++] = value;
-        vector_emit(code, VECTOR_STORE_F32, stream, name, 0, 0, 0);
+        compiled->stream[stream].runs = reduces;
+        vector_emit(code, reduces ? reduction_op(step) : VECTOR_STORE_F32, stream, name, 0, 0, 0);
     }
     return true;
 }
@@ -260,6 +342,7 @@ static bool make_code(struct grouping *g, struct step *group, struct vector_code
     for (int i = 0; i < list->count && good; i++)
         if (g->chosen[i] && list->step[i].run == cpu_step_store)
             good = add_store(g, group, code, &list->step[i]);
+    code->mask = group->compiled->stream_count;
     return good && vector_compile(code, g->plan->machine_code, &group->compiled->program);
 }
 
@@ -272,13 +355,15 @@ static void append(struct grouping *g, const struct step *step)
 
 static void keep_inside(struct grouping *g, struct compiled *compiled, const struct step *step)
 {
+    if (step == g->rope)
+        compiled->rope = &compiled->list.step[compiled->list.count];
     compiled->list.step[compiled->list.count++] = *step;
     if (step->result >= 0)
         g->plan->value[step->result].inside = !g->wanted[step->result];
 }
 
-/* Appends the chosen steps, as one where they can be compiled. */
-static coda_status append_group(struct grouping *g, coda_error *error)
+/* Appends the chosen steps as one, if they can be compiled. */
+static coda_status append_group(struct grouping *g, bool *appended, coda_error *error)
 {
     struct step group = {
         .site = SITE_TILE, .guard = -1, .node = -1, .result = -1, .primitive = -1, .operand = -1, .ids = -1};
@@ -292,24 +377,34 @@ static coda_status append_group(struct grouping *g, coda_error *error)
         return fail_memory(error, "the code of a kernel", sizeof *code + sizeof *compiled);
     }
     compiled->list.step = list;
-    code->wide = g->plan->machine_code != CODE_AVX2;
+    code->wide = lanes_of(g) == 16;
+    code->run = compiled->run = g->run;
+    code->half = compiled->half = g->half;
     group.name = "compiled";
     group.run = cpu_step_compiled;
     group.compiled = compiled;
-    const bool good = make_code(g, &group, code);
-    for (int i = 0; i < g->list->count; i++)
-        if (g->chosen[i] && good)
+    *appended = make_code(g, &group, code);
+    for (int i = 0; i < g->list->count && *appended; i++)
+        if (g->chosen[i]) {
             keep_inside(g, compiled, &g->list->step[i]);
-        else if (g->chosen[i])
-            append(g, &g->list->step[i]);
-    for (int i = 0; i < g->list->count; i++)
-        g->done[i] = g->done[i] || g->chosen[i];
-    if (good)
+            g->done[i] = true;
+        }
+    if (*appended)
         append(g, &group);
     else
         cpu_compiled_free(compiled);
     free(code);
     return CODA_OK;
+}
+
+/* A group that does not compile leaves its steps to be interpreted. */
+static void append_chosen(struct grouping *g)
+{
+    for (int i = 0; i < g->list->count; i++)
+        if (g->chosen[i]) {
+            append(g, &g->list->step[i]);
+            g->done[i] = true;
+        }
 }
 
 static bool readers_are_left(const struct grouping *g)
@@ -350,9 +445,16 @@ static coda_status regroup(struct grouping *g, coda_error *error)
         if (g->list->step[i].result >= 0)
             g->late[g->list->step[i].result] = i + 1;
     while (status == CODA_OK && !all_done(g)) {
-        const bool group = choose_group(g);
+        bool group = choose_group(g, true), appended = false;
         if (group)
-            status = append_group(g, error);
+            status = append_group(g, &appended, error);
+        if (status == CODA_OK && group && !appended && (g->run || g->half)) { /* less in one group */
+            group = choose_group(g, false);
+            if (group)
+                status = append_group(g, &appended, error);
+        }
+        if (status == CODA_OK && group && !appended)
+            append_chosen(g);
         for (int i = 0; i < g->list->count; i++)
             g->chosen[i] = false;
         if (status == CODA_OK && !append_others(g, false) && !group && !append_others(g, true))

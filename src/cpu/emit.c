@@ -405,8 +405,10 @@ static coda_status emit_run_logsumexp(struct builder *b, const struct step *whol
     top.form = sum.form = 0; /* of what they read */
     top.name = "max of run";
     top.runs = b->plan->isa->reduce[REDUCE_MAX];
+    top.primitive = PRIMITIVE_REDUCE + REDUCE_MAX;
     sum.name = "sum of exponentials";
     sum.runs = b->plan->isa->sum_exponentials;
+    sum.primitive = PRIMITIVE_REDUCE + REDUCE_LOGSUMEXP;
     add_input(&sum, top.result);
     finish.form = form;
     finish.run = cpu_step_rows;
@@ -435,6 +437,7 @@ static coda_status emit_run_reduction(struct builder *b, int n)
     if (reduction_of(node->op) == REDUCE_LOGSUMEXP)
         return emit_run_logsumexp(b, &step);
     step.runs = b->plan->isa->reduce[reduction_of(node->op)];
+    step.primitive = PRIMITIVE_REDUCE + (int)reduction_of(node->op);
     step.form = 0; /* of what it reads */
     return append_step(b, &step);
 }

@@ -57,6 +57,9 @@ void cpu_frame_run(struct frame *frame, enum phase phase, int64_t row, int64_t c
 /* Where a step's rows of an operand begin, and the distance between them in bytes. */
 char *cpu_step_memory(const struct frame *frame, const struct step *step, int64_t *stride);
 char *cpu_operand_memory(const struct frame *frame, const struct step *step, int operand, int64_t *stride);
+/* Of a rotation: the columns of the tile that it rotates, and the row of its table for row i of the block. */
+int cpu_rotated_columns(const struct frame *frame, const struct step *step);
+const void *cpu_row_by_id(const struct frame *frame, const struct step *step, int i);
 /* Operands of the tile that a step reads or writes and that are worth fetching: outs that pass by the caches are not. */
 struct touched {
     int operand;

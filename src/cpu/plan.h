@@ -23,6 +23,7 @@ enum {
     SLOT = ROOM,          /* floats of a uniform value */
     MAX_STEP_INPUTS = 16,
     MAX_STEP_OUTPUTS = 8,
+    COMPILED_RUN = 512, /* the longest run that machine code reduces */
 };
 
 /* Where a step computes, hence how many rows it has. */
@@ -69,7 +70,7 @@ struct step {
     int node;   /* of the graph, or -1 */
     int result; /* a value; -1: none */
     int input[MAX_STEP_INPUTS], input_count;
-    int primitive; /* enum op, or OP_COUNT + enum fused; -1: none of them */
+    int primitive; /* enum op, OP_COUNT + enum fused, or PRIMITIVE_REDUCE + enum reduction; -1: none of them */
     struct compiled *compiled;
     int form;         /* width of the step */
     int operand, ids; /* of loads, stores, tables; positions or indices */
@@ -83,13 +84,16 @@ struct step {
     run_function *runs;
 };
 
+/* A logsumexp's is its sum of exponentials. */
+enum { PRIMITIVE_REDUCE = OP_COUNT + FUSED_COUNT };
+
 struct step_list {
     int count, capacity;
     struct step *step;
 };
 
 /* Several steps as one, in machine code. Its streams are rows of values, read or written, and of operands. */
-enum stream_kind { STREAM_INPUT, STREAM_OUTPUT, STREAM_READ, STREAM_WRITE };
+enum stream_kind { STREAM_INPUT, STREAM_OUTPUT, STREAM_READ, STREAM_WRITE, STREAM_TABLE };
 
 struct compiled {
     struct vector_program program;
@@ -100,8 +104,11 @@ struct compiled {
         int index; /* of the step's input, of its output, or of an operand */
         coda_dtype dtype;
         bool repeats; /* one value a row */
+        bool runs;    /* one value a run */
     } stream[MAX_STREAMS];
-    struct step_list list; /* what it does, for listings */
+    int run, half;           /* as of its code */
+    const struct step *rope; /* its rotation, in `list`; NULL: it has none */
+    struct step_list list;   /* what it does, for listings */
 };
 
 /* Steps under it run where the uniform node `condition` is (wanted) or is not 0, and under `parent` too. */

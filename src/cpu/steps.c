@@ -172,6 +172,20 @@ static const float *angles_of(const struct frame *f, const coda_tensor *table, i
     return f->scratch;
 }
 
+int cpu_rotated_columns(const struct frame *f, const struct step *step)
+{
+    const struct node *node = &f->binding->plan->graph->node[step->node];
+    int64_t limit = f->columns;
+    if (node->rope_cols.form != DIM_ABSENT)
+        limit = dim_size(&node->rope_cols, f->binding->launch->size) - f->column;
+    return limit < 0 ? 0 : limit > f->columns ? f->columns : (int)limit;
+}
+
+const void *cpu_row_by_id(const struct frame *f, const struct step *step, int i)
+{
+    return element_of(operand_of(f, step->operand), id_of(f, step, i), 0);
+}
+
 void cpu_step_rope(const struct frame *f, const struct bound_step *s)
 {
     const struct step *step = s->step;
@@ -180,10 +194,7 @@ void cpu_step_rope(const struct frame *f, const struct bound_step *s)
     const coda_tensor *table = operand_of(f, step->operand);
     struct rows all;
     take_rows(f, s, &all);
-    int64_t limit = f->columns;
-    if (node->rope_cols.form != DIM_ABSENT)
-        limit = dim_size(&node->rope_cols, binding->launch->size) - f->column;
-    int rotated = limit < 0 ? 0 : limit > f->columns ? f->columns : (int)limit;
+    const int rotated = cpu_rotated_columns(f, step);
     for (int i = 0; i < all.rows; i++) {
         struct rows r = {.rows = 1, .width = rotated};
         r.out = all.out + i * all.out_stride;

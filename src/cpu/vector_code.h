@@ -17,10 +17,14 @@ enum vector_op {
     VECTOR_LOAD_F32, /* of stream `number` */
     VECTOR_LOAD_BF16,
     VECTOR_LOAD_F16,
-    VECTOR_REPEAT, /* the first element of stream `number`, in all lanes */
+    VECTOR_REPEAT,     /* the first element of stream `number`, in all lanes */
+    VECTOR_REPEAT_RUN, /* the element of stream `number` for this run, in all lanes */
     VECTOR_STORE_F32,
     VECTOR_STORE_BF16,
     VECTOR_STORE_F16,
+    VECTOR_SUM, /* of a run, to stream `number`; these reductions are of sixteen lanes */
+    VECTOR_MAXIMUM,
+    VECTOR_MAGNITUDE,
     VECTOR_ADD,
     VECTOR_SUBTRACT,
     VECTOR_MULTIPLY,
@@ -38,6 +42,7 @@ enum vector_op {
     VECTOR_SHIFT_SIGNED,
     VECTOR_SIXTEENTH, /* 2^(i/16), i the lowest four bits */
     VECTOR_SQRT,
+    VECTOR_ROTATE,            /* of columns `half` apart, by row `number` of cosines and sines; input[1]: back */
     VECTOR_MULTIPLY_ADD,      /* a * b + c */
     VECTOR_MULTIPLY_SUBTRACT, /* a * b - c */
     VECTOR_SUBTRACT_PRODUCT,  /* c - a * b */
@@ -66,6 +71,9 @@ struct vector_instruction {
 struct vector_code {
     bool failed; /* it became too long */
     bool wide;   /* for sixteen lanes */
+    int run;     /* columns that its reductions are of, a multiple of 64; 0: it has none */
+    int half;    /* columns between those that are rotated together; 0: none are */
+    int mask; /* the stream that says, where a run is cut short, which elements are there: all bits of a word, or none */
     int count, constant_count;
     struct vector_instruction instruction[MAX_VECTOR_OPS];
     uint32_t constant[MAX_VECTOR_CONSTANTS];
@@ -81,12 +89,19 @@ bool vector_primitive(struct vector_code *code, enum op op, const int input[3], 
 /* Where each stream's row begins. */
 typedef void vector_function(char *const *streams, int64_t count);
 
+/* Forms of a function. Of a group with reductions ENTRY_OTHER takes one run that is cut short, filled up to a multiple of 64
+ * elements; of one with rotations it leaves them out. */
+enum vector_entry { ENTRY_USUAL, ENTRY_STREAMING, ENTRY_OTHER, ENTRY_OTHER_STREAMING, ENTRY_COUNT };
+
 struct vector_program {
-    vector_function *run[2]; /* of `count` elements, a multiple of the lanes; [1]: stores pass by the caches */
+    /* of `count` elements: a multiple of the lanes, of runs or of heads; streaming: stores pass by the caches */
+    vector_function *run[ENTRY_COUNT];
     void *memory;
     size_t bytes;
 };
 
+/* exp(x) for x <= 0, as exp_negative of elementary.h. */
+int vector_exp_negative(struct vector_code *code, int x);
 /* False where the system gives no memory for code or registers do not suffice; that is no error. */
 bool vector_compile(const struct vector_code *code, enum machine_code machine, struct vector_program *program);
 void vector_release(struct vector_program *program);

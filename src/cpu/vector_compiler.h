@@ -6,7 +6,19 @@
 #include "cpu/vector_code.h"
 
 /* Registers 0 and 1 are scratch, and 2 too where comparisons need one. */
-enum { SCRATCH, OTHER, MASK, REGISTERS = 32, LINE = 64, MOST_COPIES = 4, MAX_DETOURS = 64, ROUNDING = 3 };
+enum {
+    SCRATCH,
+    OTHER,
+    MASK,
+    REGISTERS = 32,
+    LINE = 64,
+    MOST_COPIES = 4,
+    MAX_DETOURS = 64,
+    MAX_SUMS = 4,
+    SUM_PARTS = 4
+};
+/* Behind the code's constants: of rounding to bf16, then these; the powers of sixteenths last. */
+enum { MAGNITUDE_BITS = 3, LEAST_FLOAT, OWN_CONSTANTS };
 enum { ALWAYS, IF_NOT_ZERO = 0x85, IF_LESS = 0x8c, IF_NOT_GREATER = 0x8e };
 enum { SHIFT_RIGHT = 2, SHIFT_SIGNED = 4, SHIFT_LEFT = 6 };
 
@@ -20,6 +32,10 @@ struct compiler {
     int copies;    /* vectors side by side */
     int now, copy; /* the instruction, for which of them */
     int first_register, register_end;
+    bool other;                    /* the function's other form */
+    int part;                      /* of the four parts of a sum: that of copy 0 */
+    int sums[MAX_SUMS][SUM_PARTS]; /* registers, of each reduction in order */
+    int sum;                       /* the reduction that comes next */
     enum length whole;
     bool narrows; /* there are instructions that round to bf16 */
     struct detour {
@@ -59,6 +75,10 @@ void vector_put_instruction(struct compiler *c);
 
 /* Stores and jumps (vector_store.c). */
 void vector_put_store(struct compiler *c, const struct vector_instruction *x);
+void vector_put_reduction(struct compiler *c, const struct vector_instruction *x);
+/* Around the elements of a run: registers for its reductions, and what they give. */
+void vector_start_sums(struct compiler *c);
+void vector_finish_sums(struct compiler *c);
 /* What jumps out of the function's way lead to, behind it. */
 void vector_put_detours(struct compiler *c);
 /* A jump whose end is not known yet; vector_land_here tells it. */

@@ -7,9 +7,9 @@
 
 static int input_count(enum vector_op op)
 {
-    if (op <= VECTOR_REPEAT)
+    if (op <= VECTOR_REPEAT_RUN)
         return 0;
-    if (op <= VECTOR_STORE_F16 || (op >= VECTOR_SHIFT_LEFT && op <= VECTOR_SQRT))
+    if (op <= VECTOR_MAGNITUDE || (op >= VECTOR_SHIFT_LEFT && op <= VECTOR_ROTATE))
         return 1;
     return op < VECTOR_SHIFT_LEFT ? 2 : op >= VECTOR_SELECT ? 4 : 3;
 }
@@ -89,7 +89,9 @@ struct address vector_row_of(struct compiler *c, int stream, int scale)
     const int32_t offset = 8 * stream;
     assemble_bytes(&c->as, move, sizeof move);
     assemble_bytes(&c->as, &offset, sizeof offset);
-    return (struct address){RAX, RCX, scale, c->copy * lanes_of(c) << scale};
+    const int element =
+        c->code->half ? c->copy / 2 * lanes_of(c) + c->copy % 2 * c->code->half : (c->part + c->copy) * lanes_of(c);
+    return (struct address){RAX, RCX, scale, element << scale};
 }
 
 /* ---------------------------------------------------------------- instructions */
@@ -101,6 +103,8 @@ static void put_load(struct compiler *c, const struct vector_instruction *x)
     struct address from = vector_row_of(c, x->number, x->op == VECTOR_LOAD_F32 ? 2 : 1);
     if (x->op == VECTOR_REPEAT)
         from = (struct address){RAX, -1, 0, 0};
+    if (x->op == VECTOR_REPEAT_RUN)
+        from = (struct address){RAX, R10, 0, 0};
     const struct opcode op = x->op == VECTOR_LOAD_F32    ? load_f32
                              : x->op == VECTOR_LOAD_BF16 ? widen_words
                              : x->op == VECTOR_LOAD_F16  ? widen_f16
@@ -207,7 +211,7 @@ static void put_unary(struct compiler *c, const struct vector_instruction *x)
     if (x->op == VECTOR_SQRT)
         assemble_registers(&c->as, root, c->whole, reg, 0, from);
     else if (x->op == VECTOR_SIXTEENTH)
-        assemble_memory(&c->as, permute, ZMM, reg, from, constant_at(~(c->code->constant_count + ROUNDING)));
+        assemble_memory(&c->as, permute, ZMM, reg, from, constant_at(~(c->code->constant_count + OWN_CONSTANTS)));
     else
         vector_put_shift(c, reg, from,
                          x->op == VECTOR_SHIFT_LEFT    ? SHIFT_LEFT
@@ -216,13 +220,47 @@ static void put_unary(struct compiler *c, const struct vector_instruction *x)
                          x->number);
 }
 
+/* (a, b) becomes (a cos - b sin, b cos + a sin), or back: copies stand in pairs. */
+static void put_rotation(struct compiler *c, const struct vector_instruction *x)
+{
+    const struct opcode multiply = {0, 1, 0x59}, multiply_add = {1, 2, 0x98}, multiply_subtract = {1, 2, 0x9a};
+    const bool back = x->input[1];
+    if (c->copy % 2 == 0)
+        return;
+    struct address cosine = vector_row_of(c, x->number, 2);
+    cosine.index = R9; /* within the head */
+    cosine.offset = c->copy / 2 * lanes_of(c) * (int)sizeof(float);
+    struct address sine = cosine;
+    sine.offset += c->code->half * (int)sizeof(float);
+    const int second = c->place[c->copy][x->input[0]], first = c->place[c->copy - 1][x->input[0]];
+    assemble_memory(&c->as, multiply, c->whole, SCRATCH, second, sine);
+    assemble_memory(&c->as, multiply, c->whole, OTHER, first, sine);
+    assemble_memory(&c->as, back ? multiply_add : multiply_subtract, c->whole, first, SCRATCH, cosine);
+    assemble_memory(&c->as, back ? multiply_subtract : multiply_add, c->whole, second, OTHER, cosine);
+}
+
+/* A rotation takes place where its input stands, which therefore is read nowhere else. */
+static void put_in_place(struct compiler *c, const struct vector_instruction *x)
+{
+    if (x->input[0] < 0 || !vector_dies(c, x->input[0]))
+        c->failed = true;
+    else
+        take_this(c, c->place[c->copy][x->input[0]]);
+    if (!c->failed && !c->other)
+        put_rotation(c, x);
+}
+
 void vector_put_instruction(struct compiler *c)
 {
     const struct vector_instruction *x = &c->code->instruction[c->now];
-    if (x->op <= VECTOR_REPEAT)
+    if (x->op <= VECTOR_REPEAT_RUN)
         put_load(c, x);
     else if (x->op <= VECTOR_STORE_F16)
         vector_put_store(c, x);
+    else if (x->op <= VECTOR_MAGNITUDE)
+        vector_put_reduction(c, x);
+    else if (x->op == VECTOR_ROTATE)
+        put_in_place(c, x);
     else if (x->op < VECTOR_SHIFT_LEFT)
         put_simple(c, x);
     else if (x->op <= VECTOR_SQRT)
@@ -233,7 +271,7 @@ void vector_put_instruction(struct compiler *c)
         put_scale_where(c, x);
     else
         put_multiply_add(c, x);
-    if (x->op > VECTOR_STORE_F16 || x->op <= VECTOR_REPEAT)
+    if (x->op > VECTOR_MAGNITUDE || x->op <= VECTOR_REPEAT_RUN)
         if (c->last[c->now] == c->now)
             c->taken[c->place[c->copy][c->now]] = false; /* nothing reads it */
 }

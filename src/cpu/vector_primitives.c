@@ -89,7 +89,7 @@ static int exp_of_rest(struct vector_code *code, int x, int *shifted)
     return binary(code, VECTOR_ADD, p, vector_constant(code, 1));
 }
 
-static int exp_negative(struct vector_code *code, int x)
+int vector_exp_negative(struct vector_code *code, int x)
 {
     int shifted, n, p;
     if (code->wide) {
@@ -125,7 +125,7 @@ static int exponential(struct vector_code *code, int x)
 
 static int sigmoid(struct vector_code *code, int x)
 {
-    int e = exp_negative(code, binary(code, VECTOR_OR, x, vector_bits(code, 0x80000000u)));
+    int e = vector_exp_negative(code, binary(code, VECTOR_OR, x, vector_bits(code, 0x80000000u)));
     int above = choose(code, COMPARE_LESS, x, vector_bits(code, 0), e, vector_constant(code, 1));
     return binary(code, VECTOR_DIVIDE, above, binary(code, VECTOR_ADD, e, vector_constant(code, 1)));
 }

@@ -123,7 +123,8 @@ void vector_put_detours(struct compiler *c)
 /* Two vectors that stand side by side are rounded and stored as one, when the second is there. */
 static void put_narrow_store(struct compiler *c, const struct vector_instruction *x)
 {
-    const bool second = c->copy % 2 == 1, alone = !second && c->copy + 1 == c->copies;
+    const bool apart = c->code->half > 0; /* neighbours are other copies */
+    const bool second = !apart && c->copy % 2 == 1, alone = apart || (!second && c->copy + 1 == c->copies);
     if (!second && !alone)
         return;
     struct address to = vector_row_of(c, x->number, 1);
