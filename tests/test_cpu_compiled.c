@@ -163,6 +163,53 @@ static void every_primitive_has_the_bits_of_its_interpretation(void **state)
         }
 }
 
+/* ---------------------------------------------------------------- runs and rotations */
+
+static const struct {
+    const char *text;
+    int width; /* what N is a multiple of */
+} groups[] = {
+    {"out y : f32[M, N/64] = sum(a * w, N:64)", 1},
+    {"out y : f32[M, N/192] = max(a - w, N:192)", 1},
+    {"out y : f32[M, N/512] = absmax(a, N:512)", 1},
+    {"out y : f32[M, N/128] = logsumexp(a * 3, N:128)", 1},
+    {"out y : f32[M, N/128] = logsumexp(a, N:128)\n out z : bf16[M, N] = a + w\n out s : f32[M, N/128] = sum(w, N:128)",
+     1},
+    {"out y : f32[M, N/64] = sum(a, N:64)\n out z : f32[M, N/128] = sum(a, N:128)", 1},
+    {"out y : f32[M, N/96] = sum(a, N:96)\n out z : f32[M, N/1024] = max(a, N:1024)", 1},
+    {"out y : bf16[M, N] = a / (sum(a * a, N:64) + 1)\n out s : f32[M, N/64] = absmax(w, N:64)", 1},
+    {"out y : bf16[M, N] = rope(a * w, table, pos)", 64},
+    {"out y : f32[M, N] = rope(a, table, pos, cols = 128)\n out z : f32[M, N] = a * w", 64},
+    {"out y : f16[M, N] = rope_inverse(a + w, table, pos)", 64},
+    {"out y : bf16[M, N] = rope_pairs(a + w, table, pos)", 64},
+    {"out y : bf16[M, N] = rope(a, table, pos)\n out s : f32[M, N/128] = sum(rope(a, table, pos) * w, N:128)", 64},
+    {"out y : bf16[M, N] = rope(a, table, pos)\n out z : bf16[M, N] = rope_inverse(w, table, pos)", 64},
+};
+
+static void runs_and_rotations_have_the_bits_of_their_interpretation(void **state)
+{
+    const struct devices *devices = *state;
+    static const int64_t columns[] = {1, 16, 63, 64, 65, 130, 256, 333, 700, 1300};
+    for (size_t g = 0; g < sizeof groups / sizeof *groups; g++) {
+        char text[1024];
+        coda_module *module;
+        coda_error error = {0};
+        const bool rotates = strstr(groups[g].text, "table") != NULL;
+        snprintf(text, sizeof text, "program p {\n in a%s : f32[M, N]\n%s %s\n}\n",
+                 strchr(groups[g].text, 'w') ? ", w" : "", rotates ? " in table : f32[P, 64]\n in pos : i32[M]\n" : "",
+                 groups[g].text);
+        if (coda_module_parse(text, strlen(text), NULL, &module, &error) != CODA_OK)
+            fail_msg("%s", error.message);
+        for (size_t i = 0; i < sizeof columns / sizeof *columns; i++) {
+            const int64_t n = (columns[i] + groups[g].width - 1) / groups[g].width * groups[g].width;
+            coda_dims dims = {.count = 2 + rotates, .item = {{"M", 5}, {"N", n < 128 && rotates ? 128 : n}, {"P", 9}}};
+            for (int d = 1; d < devices->count; d++)
+                check_program(coda_module_program(module, 0), devices->device[d], devices->name[d], &dims);
+        }
+        coda_module_free(module);
+    }
+}
+
 static void a_schedule_that_is_not_offered_is_refused(void **state)
 {
     const struct devices *devices = *state;
@@ -204,6 +251,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(standard_programs_have_the_bits_of_their_interpretation),
         cmocka_unit_test(every_primitive_has_the_bits_of_its_interpretation),
+        cmocka_unit_test(runs_and_rotations_have_the_bits_of_their_interpretation),
         cmocka_unit_test(a_schedule_that_is_not_offered_is_refused),
         cmocka_unit_test(listings_show_what_is_compiled),
     };

@@ -228,7 +228,8 @@ static void put_rotation(struct compiler *c, const struct vector_instruction *x)
     if (c->copy % 2 == 0)
         return;
     struct address cosine = vector_row_of(c, x->number, 2);
-    cosine.index = R9; /* within the head */
+    cosine.index = R9; /* bytes within the head */
+    cosine.scale = 0;
     cosine.offset = c->copy / 2 * lanes_of(c) * (int)sizeof(float);
     struct address sine = cosine;
     sine.offset += c->code->half * (int)sizeof(float);
