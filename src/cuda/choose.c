@@ -91,6 +91,17 @@ static bool hopper_fits(const struct gpu *gpu, const struct plan *plan)
     return gpu->capability == 90 && can_map && has_matrix_units(plan) && plan->joint && plan->accumulator_count <= 2;
 }
 
+/* Epilogue warps: may each half of a tile have every second group of columns, of two that a head's angles repeat after? Nothing
+ * may pass from group to group. */
+static bool may_be_spread(const struct plan *plan, const struct variant *v)
+{
+    bool carried = plan->over_rows_count > 0;
+    for (int i = 0; i < plan->reduction_count; i++)
+        carried |= plan->reduction[i].carried;
+    return plan_angle_period(plan) == 2 && plan->accumulator_count == 1 && !carried && plan_copy_bytes(plan) == 0 &&
+           v->columns / 2 % (2 * plan->blocks * BLOCK_COLUMNS) == 0;
+}
+
 /* Epilogue warps: what the ring of stages gives up for the rounded tile and for slots of inputs. */
 static void share_memory(const struct gpu *gpu, const struct plan *plan, struct variant *v)
 {
@@ -99,6 +110,7 @@ static void share_memory(const struct gpu *gpu, const struct plan *plan, struct 
         v->halves = 2;
     else
         v->stages = 3;
+    v->spread = v->halves == 2 && may_be_spread(plan, v);
     if (plan_copy_bytes(plan) == 0)
         return;
     int groups = v->columns / v->halves / (plan->blocks * BLOCK_COLUMNS);

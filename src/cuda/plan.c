@@ -80,6 +80,21 @@ bool plan_gathers(const struct plan *plan)
     return false;
 }
 
+int plan_angle_period(const struct plan *plan)
+{
+    int64_t head = 0, group = plan->blocks * BLOCK_COLUMNS;
+    for (int i = 0; i < plan->graph->node_count; i++) {
+        const struct node *node = &plan->graph->node[i];
+        if (!plan->form->used[i] || node->op != OP_ROPE)
+            continue;
+        int64_t width = dim_size(&plan->graph->node[node->input[1]].shape.dim[1], plan->fixed);
+        if (head && head != width)
+            return 0;
+        head = width;
+    }
+    return head == 0 ? 0 : head < group ? 1 : head < 1 << 20 ? (int)(head / group) : 0;
+}
+
 bool plan_loads_ahead(const struct plan *plan)
 {
     return plan->blocks <= 2;

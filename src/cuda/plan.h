@@ -111,6 +111,8 @@ bool plan_loads_ahead(const struct plan *plan);
 /* Bytes of the tile's inputs that a lane reads for a group of columns (inputs.c). */
 int plan_copy_bytes(const struct plan *plan);
 bool plan_gathers(const struct plan *plan); /* rows by their ids */
+/* After how many groups the angles of the program's rotations are the same again; 0: it has none, or of several heads. */
+int plan_angle_period(const struct plan *plan);
 /* Columns from the first of a group to one past its last. */
 int plan_span(const struct plan *plan);
 

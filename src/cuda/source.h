@@ -26,6 +26,7 @@ struct variant {
     int depth;    /* elements of K in a stage */
     int flight;   /* Hopper: steps in flight behind the newest */
     int halves;   /* warps: parts in which a tile passes through shared memory */
+    bool spread;  /* warps: a half has every second group, so that heads side by side share a rotation's angles */
     int slots;    /* warps: groups whose inputs are in shared memory or on their way there */
     int across;   /* elementwise: groups of columns of one row that a warp has side by side */
     int together; /* elementwise: such steps whose operands are asked for at once */

@@ -30,6 +30,10 @@ typedef unsigned long long u64;
 #define EPILOGUE_ASIDE 1
 #define WRITES_ROWS 0
 #define ROTATIONS 0
+#ifndef SPREAD
+#define SPREAD 0
+#endif
+#define ONE_ANGLE SPREAD
 #define LEFT_K_MAJOR 1
 #define RIGHT_K_MAJOR 1
 #define SIXTEENS (HALF_COLUMNS / 16)
@@ -62,6 +66,7 @@ struct State {};
 struct Ahead {};
 struct Inputs {};
 struct Accumulators {};
+INLINE int block_of(int c, int) { return c; }
 INLINE void coda_start(State &) {}
 template <bool FAST> INLINE void coda_ahead(const Params &, const Place &, int, Ahead &) {}
 template <bool FAST> INLINE void coda_angles(const Params &, const Place &, int, Ahead &) {}
@@ -272,7 +277,7 @@ static int missed_units(const Params &P, const Block &block)
 {
     int missed = 0, count = 0;
     for (int t = block.cluster; t < block.tiles; t += block.clusters, count++)
-        for (int unit = 0; unit < (NARROW && t >= P.whole ? 8 : 8 * HALVES); unit++)
+        for (int unit = 0; unit < (NARROW && !SPREAD && t >= P.whole ? 8 : 8 * HALVES); unit++)
             missed += runs[(count * 16 + unit) % MOST_UNITS] != 1;
     return missed;
 }

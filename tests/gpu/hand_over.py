@@ -14,6 +14,7 @@ INSTRUCTIONS = """barrier_init barrier_expect barrier_wait barrier_test barrier_
     count_more count_so_far address_in bring bring_to_all elect consumers_sync group_sync""".split()
 VARIANTS = [("halves, row values", ["-DHALVES=2", "-DNARROW=1", "-DVALUES=1", "-DOVER_ROWS=0"]),
             ("halves", ["-DHALVES=2", "-DNARROW=1", "-DVALUES=0", "-DOVER_ROWS=0"]),
+            ("halves of every second group", ["-DHALVES=2", "-DNARROW=1", "-DVALUES=1", "-DOVER_ROWS=0", "-DSPREAD=1"]),
             ("whole tiles", ["-DHALVES=1", "-DNARROW=0", "-DVALUES=1", "-DOVER_ROWS=0"]),
             ("runs of rows", ["-DHALVES=1", "-DNARROW=0", "-DVALUES=1", "-DOVER_ROWS=1"])]
 

@@ -29,8 +29,10 @@ INLINE Place place_at(int thread, int band, int first_column, const float *value
     return at;
 }
 
-/* Block b of group c. */
-INLINE int coda_block(int c, int b) { return c / STEP * (BLOCKS * STEP) + c % STEP + b * STEP; }
+/* Block b of group c, of all groups of a tile; of those that are worked on one after the other. SPREAD (epilogue warps): these
+ * are every second one, which need the same angles of a rotation. */
+INLINE int block_of(int c, int b) { return c / STEP * (BLOCKS * STEP) + c % STEP + b * STEP; }
+INLINE int coda_block(int c, int b) { return block_of(c << SPREAD, b); }
 #define COLUMN(b) (at.column + 32 * coda_block(c, b))
 #define GROUP_COLUMNS (32 * BLOCKS)
 /* FAST: a template parameter of the generated functions. The tile lies inside the matrix, and every row starts at a

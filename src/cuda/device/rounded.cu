@@ -7,11 +7,14 @@ INLINE int row_swizzle(int row) { return (row & 1) << 2 | (row >> 1 & 3); }
 
 /* Two words of rounded accumulators: 8 columns, rows r and r + 8, from fragment index i. */
 INLINE u32 round_pair(const float *d, int i) { return pack_bf16(d[2 * i], d[2 * i + 1]); }
-/* The first index of 16 columns j of a half: halves of all accumulators lie side by side. */
+/* Where block b of group c of a half lies in shared memory, and the first index of its 16 columns j in the fragment: halves
+ * of all accumulators lie side by side. */
+INLINE int kept_block(int c, int b) { return SPREAD ? c * BLOCKS + b : coda_block(c, b); }
 INLINE int sixteen(int half, int j)
 {
-    const int each = HALF_COLUMNS / 16;
-    return 8 * (j / each * (TILE_COLUMNS / 16) + half * each + j % each);
+    const int each = HALF_COLUMNS / 16, i = j % each, block = i / 2;
+    const int inside = SPREAD ? 2 * (coda_block(block / BLOCKS, block % BLOCKS) + block_of(half, 0)) + i % 2 : half * each + i;
+    return 8 * (j / each * (TILE_COLUMNS / 16) + inside);
 }
 #define SIXTEENS (HALF_COLUMNS * ACCUMULATORS / 16)
 
@@ -51,7 +54,7 @@ INLINE void take_accumulators(Accumulators &acc, u32 rows, int c, int lane)
     UNROLL for (int h = 0; h < 2; h++)
         shared_load_16(acc.w[a][b][h],
                        rows + (row + 8 * h) * ROW_BYTES +
-                           ((4 * (a * (HALF_COLUMNS / 32) + coda_block(c, b)) + quad ^ row_swizzle(row)) << 4));
+                           ((4 * (a * (HALF_COLUMNS / 32) + kept_block(c, b)) + quad ^ row_swizzle(row)) << 4));
     __syncwarp(); /* coda_group may use the place for parts of runs of rows */
 }
 

@@ -1,9 +1,8 @@
 /* Epilogue warps: the three warps beside the producer take the rounded tile from shared memory and run its epilogue, while
- * the consumers multiply the next one. They share it in units of 16 rows by HALF_COLUMNS, one after the other, each handed
+ * the consumers multiply the next one. They share it in units of 16 rows by half of the columns, one after the other, each handed
  * over by barriers of its own. The last tile's epilogue, which nothing overlaps, is the consumers' own, unless the tile is
  * at an edge: text for edges is long, and one copy of it compiles sooner than two. */
 
-#define UNITS (8 * HALVES)                     /* of a tile */
 #define UNIT_GROUPS (GROUPS / HALVES)
 #define SLOT_BYTES (SLOTS > 0 ? COPY_BYTES * 32 : 0) /* what a warp reads for a group, besides accumulators */
 #define WARP_SLOTS (SLOTS * SLOT_BYTES)
@@ -11,21 +10,33 @@
 #define SLAB_BYTES (16 * ROW_BYTES)
 #define EPILOGUE_WARPS 3
 
-/* 16 rows by HALF_COLUMNS of a tile. */
+/* 16 rows by half of a tile's columns: of its first or second half, or (SPREAD) every second group of columns. */
 struct Unit {
     int tile; /* in the walk; `tiles` or more: there is none */
     u32 place; /* the tile, packed */
     u32 count; /* of tiles before it; the parity chooses the buffer of values */
-    u32 index; /* half, band, warp of the band: 0 to UNITS - 1 */
+    u32 index; /* half, band, warp of the band: 0 to 8 * HALVES - 1 */
     bool fast; /* it exists, inside the matrix, everything aligned */
 };
 
-INLINE int unit_column(const Unit &unit) { return packed_column(unit.place) + (HALVES > 1 ? unit.index >> 3 : 0) * HALF_COLUMNS; }
+INLINE int unit_column(const Unit &unit)
+{
+    const int half = HALVES > 1 ? unit.index >> 3 : 0;
+    return packed_column(unit.place) + (SPREAD ? 32 * block_of(half, 0) : half * HALF_COLUMNS);
+}
+/* Parts of a tile: of a narrow one, which is half as wide, one half, or (SPREAD) halves of half as many groups. */
+INLINE int unit_halves(bool narrow) { return narrow && !SPREAD ? HALVES / 2 : HALVES; }
+INLINE int unit_groups(bool narrow) { return narrow && SPREAD ? UNIT_GROUPS / 2 : UNIT_GROUPS; }
+/* One past its last column. */
+INLINE int unit_end(const Unit &unit, bool narrow)
+{
+    return SPREAD ? packed_column(unit.place) + (narrow ? TILE_COLUMNS / 2 : TILE_COLUMNS) : unit_column(unit) + HALF_COLUMNS;
+}
 INLINE int unit_band(const Unit &unit) { return unit.index >> 2 & 1; }
 INLINE void look_at(const Params &P, Unit &unit, int tiles)
 {
     const int row = packed_row(unit.place) + 16 * (unit.index & 7);
-    unit.fast = unit.tile < tiles && P.all_wide && row + 16 <= ROWS && unit_column(unit) + HALF_COLUMNS <= COLUMNS;
+    unit.fast = unit.tile < tiles && P.all_wide && row + 16 <= ROWS && unit_end(unit, is_narrow(P, unit.tile)) <= COLUMNS;
 }
 INLINE Place unit_place(const Block &block, const Unit &unit, int lane)
 {
@@ -43,7 +54,8 @@ INLINE void fill_slot(const Params &P, const Place &at, int c, u32 slots)
 template <bool FAST> INLINE void look_ahead(const Params &P, const Place &at, int c, Ahead &ahead)
 {
     coda_ahead<FAST>(P, at, c, ahead);
-    coda_angles<FAST>(P, at, c, ahead);
+    if (!FAST || !ONE_ANGLE || c == 0) /* else those of the unit's first group serve all of it */
+        coda_angles<FAST>(P, at, c, ahead);
 }
 
 /* A unit at the edge: everything is fetched when it is wanted. */
@@ -54,7 +66,8 @@ INLINE void run_edge_unit(const Params &P, const Unit &unit, const Place &at, u3
     if (unit_column(unit) >= COLUMNS || OVER_ROWS == 0 && packed_row(unit.place) + 16 * (int)(unit.index & 7) >= ROWS)
         return;
     coda_start(state);
-    ROLLED for (int c = 0; c < UNIT_GROUPS; c++)
+    const int groups = unit_groups(is_narrow(P, unit.tile));
+    ROLLED for (int c = 0; c < groups; c++)
     {
         Inputs in;
         Ahead ahead;
@@ -90,9 +103,10 @@ INLINE void run_unit(const Params &P, const Block &block, const Unit &unit, cons
     ready = next.fast;
     State state;
     coda_start(state);
+    const int groups = unit_groups(is_narrow(P, unit.tile));
 #pragma unroll(EDGES ? UNIT_UNROLL : 1)
-    for (int c = 0; c < UNIT_GROUPS; c++) {
-        const bool more = c + SLOTS < UNIT_GROUPS, last = c + 1 == UNIT_GROUPS;
+    for (int c = 0; c < groups; c++) {
+        const bool more = c + SLOTS < UNIT_GROUPS, last = c + 1 == groups;
         Inputs in;
         Accumulators acc;
         Place from = at; /* field by field: a choice between two structures would put them into memory */
@@ -120,7 +134,7 @@ INLINE void run_unit(const Params &P, const Block &block, const Unit &unit, cons
 
 INLINE void next_unit(const Params &P, const Block &block, Unit &unit, int tiles)
 {
-    const u32 units = is_narrow(P, unit.tile) ? UNITS / HALVES : UNITS;
+    const u32 units = 8 * unit_halves(is_narrow(P, unit.tile));
     unit.index += EPILOGUE_WARPS;
     if (unit.index >= units) {
         unit.index -= units, unit.count++, unit.tile += block.clusters;
@@ -230,7 +244,7 @@ INLINE void run_last(const Params &P, const Block &block, Unit unit, const u32 *
     if (HAS_VALUES)
         barrier_wait(block.values_full + 8 * (unit.count & 1), unit.count >> 1 & 1);
     look_at(P, unit, block.tiles);
-    const int halves = is_narrow(P, unit.tile) ? 1 : HALVES;
+    const int halves = unit_halves(is_narrow(P, unit.tile));
     ROLLED for (int half = 0; half < halves; half++)
     {
         Unit next = unit;
@@ -309,7 +323,7 @@ INLINE void run_consumer(const Params &P, const Block &block, int band, int thre
         keep_rounded(d, rows, kept, lane);
         if (t + block.clusters < block.tiles || !finish)
             hand_over(full, handed, lane);
-        waits = HALVES > 1 && !is_narrow(P, t);
+        waits = unit_halves(is_narrow(P, t)) > 1;
     }
     const int t = block.cluster + (count - 1) * block.clusters;
     if (!finish && waits) {
