@@ -29,6 +29,7 @@ typedef unsigned long long u64;
 #define COPY_BYTES 0
 #define EPILOGUE_ASIDE 1
 #define WRITES_ROWS 0
+#define PROBLEMS 1
 #define ROTATIONS 0
 #ifndef SPREAD
 #define SPREAD 0
