@@ -303,7 +303,8 @@ static void emit_whole(struct emitter *e, int index, const struct place *at, con
         define(e, level, index, name, "whole_%s_%s(P.t[%d].data, P.t[%d].rows, 1)", kind, type, in->index, in->index);
     } else if (position == 1) {
         /* One value a row of the operand, which is a row or a column of the tile. */
-        bool is_long = e->plan->form->column_axis < 0 && at->region == AT_ROW && !strcmp(type, "f32");
+        bool is_long = at->region == AT_ROW && !strcmp(type, "f32");
+        int ahead = e->plan->form->column_axis < 0 ? 8 : 4; /* of a tile's prologue, rows are shorter */
         if (at->region == AT_ROW)
             snprintf(line, sizeof line, "(long)m");
         else if (at->region == AT_FINISH || at->region == AT_TOTALS)
@@ -311,8 +312,8 @@ static void emit_whole(struct emitter *e, int index, const struct place *at, con
         else
             snprintf(line, sizeof line, "CLAMP(%s + %s, P.t[%d].rows)", at->column, at->x, in->index);
         if (is_long)
-            define(e, level, index, name, "long_%s(P.t[%d].data + %s * P.t[%d].stride * 4, P.t[%d].columns)", kind,
-                   in->index, line, in->index, in->index);
+            define(e, level, index, name, "long_%s<%d>(P.t[%d].data + %s * P.t[%d].stride * 4, P.t[%d].columns)", kind,
+                   ahead, in->index, line, in->index, in->index);
         else
             define(e, level, index, name, "whole_%s_%s(P.t[%d].data + %s * P.t[%d].stride * SIZE_%s, P.t[%d].%s, 1)",
                    kind, type, in->index, line, in->index, type, in->index, count);

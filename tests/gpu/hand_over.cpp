@@ -153,6 +153,7 @@ INLINE u32 count_so_far(u32 c) { return counter[c / 4]; }
 INLINE void shared_store_4(u32 c, u32 value) { counter[c / 4] = value; }
 INLINE u32 address_in(u32 address, u32) { return address; }
 INLINE void bring(u32, const Map *, u32, int, int) {}
+INLINE void ask(const Map *, int, int) {}
 INLINE void __syncwarp() {}
 template <typename T> INLINE T __shfl_sync(u32, T value, int) { return value; }
 INLINE bool __all_sync(u32, bool answer) { return answer; }

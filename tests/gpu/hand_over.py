@@ -11,7 +11,7 @@ import os, re, shutil, subprocess, sys, tempfile
 HERE = os.path.dirname(os.path.abspath(__file__))
 DEVICE = os.path.join(HERE, "..", "..", "src", "cuda", "device")
 INSTRUCTIONS = """barrier_init barrier_expect barrier_wait barrier_test barrier_doze barrier_arrive barrier_arrive_at
-    count_more count_so_far address_in bring bring_to_all elect consumers_sync group_sync""".split()
+    count_more count_so_far address_in bring bring_to_all ask elect consumers_sync group_sync""".split()
 VARIANTS = [("halves, row values", ["-DHALVES=2", "-DNARROW=1", "-DVALUES=1", "-DOVER_ROWS=0"]),
             ("halves", ["-DHALVES=2", "-DNARROW=1", "-DVALUES=0", "-DOVER_ROWS=0"]),
             ("halves of every second group", ["-DHALVES=2", "-DNARROW=1", "-DVALUES=1", "-DOVER_ROWS=0", "-DSPREAD=1"]),

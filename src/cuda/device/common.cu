@@ -479,21 +479,21 @@ WHOLE(f16)
 WHOLE(e4m3)
 WHOLE(e5m2)
 
-/* The same in the same order, four numbers a load where they allow it: programs of row vectors, whose threads each read a
- * long row. */
+/* The same in the same order, four numbers a load: a thread reads a row by itself, so each load of the warp touches 32 lines.
+ * `ahead`: so many loads on their way at once, which suit long rows and cost text. */
 #define LONG(name, first, combine, of)                                                                                 \
-    INLINE float name(const char *p, int count, float shift)                                                           \
+    template <int ahead> INLINE float name(const char *p, int count, float shift)                                      \
     {                                                                                                                  \
         float y = first;                                                                                               \
         int i = 0;                                                                                                     \
-        if (((u64)p & 15) == 0)                                                                                        \
-            _Pragma("unroll 8") for (; i + 4 <= count; i += 4)                                                         \
-            {                                                                                                          \
-                u32 w[4];                                                                                              \
-                load_cached_16(w, p + 4 * i);                                                                          \
-                UNROLL for (int k = 0; k < 4; k++) y = combine(y, of(__uint_as_float(w[k]), shift));                   \
-            }                                                                                                          \
-        for (; i < count; i++) y = combine(y, of(load_f32(p, i), shift));                                              \
+        ROLLED for (; i < count && ((u64)(p + 4 * i) & 15) != 0; i++) y = combine(y, of(load_f32(p, i), shift));       \
+        _Pragma("unroll(ahead)") for (; i + 4 <= count; i += 4)                                                        \
+        {                                                                                                              \
+            u32 w[4];                                                                                                  \
+            load_cached_16(w, p + 4 * i);                                                                              \
+            UNROLL for (int k = 0; k < 4; k++) y = combine(y, of(__uint_as_float(w[k]), shift));                       \
+        }                                                                                                              \
+        ROLLED for (; i < count; i++) y = combine(y, of(load_f32(p, i), shift));                                       \
         return y;                                                                                                      \
     }
 INLINE float itself(float x, float) { return x; }
@@ -503,13 +503,16 @@ LONG(long_total, 0.0f, coda_add, itself)
 LONG(long_largest, -INFINITE, coda_max, itself)
 LONG(long_largest_size, 0.0f, coda_max, size_of_it)
 LONG(long_exponentials, 0.0f, coda_add, shifted_exp)
-INLINE float long_sum(const char *p, int count) { return long_total(p, count, 0.0f); }
-INLINE float long_max(const char *p, int count) { return long_largest(p, count, 0.0f); }
-INLINE float long_absmax(const char *p, int count) { return long_largest_size(p, count, 0.0f); }
-INLINE float long_logsumexp(const char *p, int count)
+template <int ahead> INLINE float long_sum(const char *p, int count) { return long_total<ahead>(p, count, 0.0f); }
+template <int ahead> INLINE float long_max(const char *p, int count) { return long_largest<ahead>(p, count, 0.0f); }
+template <int ahead> INLINE float long_absmax(const char *p, int count)
 {
-    const float largest = long_max(p, count);
-    Online o = {largest, long_exponentials(p, count, online_shift(largest))};
+    return long_largest_size<ahead>(p, count, 0.0f);
+}
+template <int ahead> INLINE float long_logsumexp(const char *p, int count)
+{
+    const float largest = long_max<ahead>(p, count);
+    Online o = {largest, long_exponentials<ahead>(p, count, online_shift(largest))};
     return online_finish(o);
 }
 
@@ -521,10 +524,10 @@ INLINE u32 shared_address(const void *p)
     asm("{.reg .u64 t; cvta.to.shared.u64 t, %1; cvt.u32.u64 %0, t;}" : "=r"(a) : "l"(p));
     return a;
 }
-/* 16 bytes, of which the first `bytes` come from memory and the others are 0. */
+/* 16 bytes, of which the first `bytes` come from memory and the others are 0; L2 brings the line of 128. */
 INLINE void copy_16(u32 to, const void *from, int bytes)
 {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
 INLINE void copy_8(u32 to, const void *from, int bytes)
 {

@@ -95,6 +95,11 @@ INLINE void bring_to_all(u32 to, const Map *map, u32 barrier, int x, int y)
                  "l"(map), "r"(barrier), "r"(x), "r"(y), "h"((u16)((1 << CLUSTER) - 1))
                  : "memory");
 }
+/* Asks for a box of an operand to be in L2. */
+INLINE void ask(const Map *map, int x, int y)
+{
+    asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(map), "r"(x), "r"(y) : "memory");
+}
 /* One thread of a warp, so that the compiler knows that there is only one: else each copy becomes a loop over threads. */
 INLINE bool elect(void)
 {
@@ -196,6 +201,22 @@ struct Block {
 
 INLINE u32 steps_of(const Params &P, const Block &block) { return PROBLEMS > 1 ? count_steps(P) : block.steps; }
 
+/* Where slots of inputs have taken a stage from the ring, operands are asked for in L2 before their turn: each box by one of
+ * the blocks that will bring it at about this time, of 8 tiles beside each other and 8 below. */
+#define ASK_STEPS (SLOTS > 0 ? 4 : 0)
+#define ASK_SHARE 8
+INLINE void ask_for_step(const Params &P, const Tile &tile, int s, const Map *const *map, const int *row, int k)
+{
+    const int turn = k / DEPTH % ASK_SHARE;
+    if (turn == tile.n / TILE_COLUMNS % ASK_SHARE) {
+        ask(P.map + left_map(s), LEFT_K_MAJOR ? k : tile.m, LEFT_K_MAJOR ? tile.m : k);
+        if (!LEFT_K_MAJOR)
+            ask(P.map + left_map(s), tile.m + 64, k);
+    }
+    if (turn == tile.m / (TILE_ROWS * CLUSTER) % ASK_SHARE)
+        UNROLL for (int i = 0; i < BOXES; i++) ask(map[i], RIGHT_K_MAJOR ? k : row[i], RIGHT_K_MAJOR ? row[i] : k);
+}
+
 INLINE void run_producer(const Work &W, const Block &block)
 {
     int stage = 0;
@@ -247,6 +268,8 @@ INLINE void run_producer(const Work &W, const Block &block)
                 }
                 if (++stage == STAGES)
                     stage = 0, phase ^= 1;
+                if (ASK_STEPS > 0 && k + ASK_STEPS * DEPTH < depth)
+                    ask_for_step(P, tile, s, map, row, k + ASK_STEPS * DEPTH);
             }
         }
     }
