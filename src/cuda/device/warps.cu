@@ -203,7 +203,7 @@ INLINE bool consumers_finish(const Params &P, const Block &block)
 INLINE void run_epilogue(const Params &P, const Block &block, int thread)
 {
     const int lane = thread & 31, last = consumers_finish(P, block) ? block.tiles - block.clusters : block.tiles;
-    Unit unit = {block.cluster, 0, 0, (u32)thread >> 5, false};
+    Unit unit = {block.cluster, 0, 0, __shfl_sync(ALL_LANES, (u32)thread >> 5, 0), false};
     const u32 slots = block.slots + (thread >> 5) * WARP_SLOTS;
     Ahead ahead;
     bool ready = false;
@@ -292,7 +292,7 @@ INLINE void multiply(float *d, const Block &block, Ring &ring, const u32 *kept, 
 
 INLINE void run_consumer(const Params &P, const Block &block, int band, int thread)
 {
-    const int lane = thread & 31, slab = 4 * band + (thread >> 5);
+    const int lane = thread & 31, slab = 4 * band + __shfl_sync(ALL_LANES, thread >> 5, 0);
     const u32 rows = shared_address(block.rounded) + slab * SLAB_BYTES;
     const u32 full = block.slab_full + 8 * slab, empty = block.slab_empty + 8 * slab;
     const u32 handed = block.handed + 4 * slab;
