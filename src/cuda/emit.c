@@ -445,6 +445,16 @@ static void emit_branch(struct emitter *e, int index, const struct place *at, co
     remember(e, level, index, name);
 }
 
+/* The name of 1 / divisor, which is the same for all elements: once a row, since a side of a branch may be where it is wanted. */
+static void emit_inverse(struct emitter *e, int divisor, const struct place *at, char *name)
+{
+    char text[NAME_TEXT];
+    snprintf(name, NAME_TEXT, "inverse%d", divisor);
+    emit_value(e, divisor, at, text);
+    if (emit_first_in_rows(e, divisor, -1))
+        text_add(&e->row, "        const float %s = coda_div(1.0f, %s);\n", name, text);
+}
+
 static void emit_elementwise(struct emitter *e, int index, const struct place *at, const struct level *level,
                              char *name)
 {
@@ -462,6 +472,13 @@ static void emit_elementwise(struct emitter *e, int index, const struct place *a
     }
     if (emit_fused(e, index, at, level, name))
         return;
+    if (node->op == OP_DIV && space[node->input[1]] == SPACE_UNIFORM && level->text == &e->element &&
+        (at->region == AT_FULL || at->region == AT_HALF)) {
+        emit_value(e, node->input[0], at, input[0]);
+        emit_inverse(e, node->input[1], at, input[1]);
+        define(e, level, index, name, "%s * %s", input[0], input[1]);
+        return;
+    }
     for (int i = 0; i < node->input_count; i++)
         emit_value(e, node->input[i], at, input[i]);
     substitute(cuda_text[node->op], input, text, sizeof text);
