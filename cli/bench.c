@@ -18,7 +18,7 @@ static const char help[] =
     "  --dims M=..,N=..  sizes; others are those of a layer (see --width, --tokens)\n"
     "  --width N         width of the layer (1024)\n"
     "  --tokens N        rows (1024)\n"
-    "  --chunk N         rows of the logits that exist at once (a multiple of 64; default: as many as 1 GiB holds)\n"
+    "  --chunk N         rows of the logits that exist at once (a multiple of 64; default: as many as 1.25 GiB hold)\n"
     "  --launches        of a block, each launch of its schedule with the least time that its bytes or products take\n"
     "  --join all|none   gradients of weights as sets of one launch (default: where the device gains by it)\n"
     "  --save a,b        values that a block's forward keeps for its backward (see coda rewrite --help)\n"

@@ -399,14 +399,17 @@ typedef struct coda_schedule_options {
     int64_t chunk_rows;    /* a multiple of 64. 0: as few chunks of equal size as wide_bytes allows */
     const coda_options *kernels; /* options of every kernel; NULL: the defaults */
     int64_t
-        wide_bytes; /* with chunk_rows 0: the most that one matrix [row_axis, wide_axis] may take; the size of wide_axis
-                         * must be given. 0: 1 GiB. Each chunk more reads and writes the f32 gradient of the weight along
-                         * wide_axis once more, and its products are smaller */
+        wide_bytes; /* with chunk_rows 0: the most that saved and scratch memory may take in all; where twice the chunks
+                         * that one matrix [row_axis, wide_axis] needs for that do not keep it, or the rows are not given,
+                         * the bound is that matrix's alone. The size of wide_axis must be given. 0: 1.25 GiB. Each chunk
+                         * more reads and writes the f32 gradient of the weight along wide_axis once more, and its
+                         * products are smaller */
     int overwrite;  /* 1: gradients that would be added to what is there are written over it, so that it is neither
                          * set to 0 nor read: for the first of the launches whose gradients add up */
-    const char *save; /* as in coda_rewrite_options: a matrix that the forward writes anyway ("y1", the input of a product)
+    const char
+        *save; /* as in coda_rewrite_options: a matrix that the forward writes anyway ("y1", the input of a product)
                          * costs its bytes of saved memory and spares the backward's write. NULL: the default choice */
-    int join;       /* gradients of weights as sets of one launch (coda_kernel_launch_sets), where that needs no more
+    int join;  /* gradients of weights as sets of one launch (coda_kernel_launch_sets), where that needs no more
                          * memory: 0: those whose sizes are given, where the device gains by it; 1: all; -1: none. Not with
                          * wide_axis. The results are the same bits */
 } coda_schedule_options;

@@ -152,10 +152,11 @@ static void kept_values_can_be_looked_at(void **state)
     close_trial(&t);
 }
 
+/* A row of logits has 260 bytes; what has all rows at any chunk is more, so most bounds here are the logits' alone. */
 static void chunks_are_as_few_as_memory_allows_and_of_equal_size(void **state)
 {
     static const struct {
-        int64_t rows, bytes, expected; /* a row of logits has 260 bytes */
+        int64_t rows, bytes, expected;
     } rows[] = {{640, 0, 640},
                 {640, 260 * 640, 640},
                 {640, 260 * 639, 320},
@@ -164,6 +165,11 @@ static void chunks_are_as_few_as_memory_allows_and_of_equal_size(void **state)
                 {1, 0, 64},
                 {0, 260 * 1000, 960},
                 {0, 260 * 3000, 2816},
+                {640, 1273088, 640}, /* all memory, in one chunk */
+                {640, 1273087, 320},
+                {640, 1187328, 320}, /* in two */
+                {640, 1187327, 640}, /* twice as many chunks do not keep it */
+                {16384, 31000000, 8192},
                 {16384, 260 * 16384, 16384},
                 {16384, 260 * 9000, 8192},
                 {16000, 260 * 9000, 8192}};
@@ -183,6 +189,11 @@ static void chunks_are_as_few_as_memory_allows_and_of_equal_size(void **state)
         check(coda_schedule_create(device, block, &dims, &options, &schedule, &error), &error);
         if (coda_schedule_chunk_rows(schedule) != rows[i].expected)
             fail_msg("row %zu: %lld rows at a time", i, (long long)coda_schedule_chunk_rows(schedule));
+        size_t saved = 0, scratch = 0;
+        if (rows[i].bytes >= 1187328 && rows[i].rows == 640) {
+            check(coda_schedule_memory(schedule, &dims, &saved, &scratch, &error), &error);
+            assert_int_equal(saved + scratch, rows[i].expected == 640 ? 1273088 : 1187328);
+        }
         coda_schedule_free(schedule);
     }
     coda_dims unknown = {0};

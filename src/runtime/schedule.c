@@ -45,13 +45,24 @@ static size_t wide_element(const struct unit *unit, const coda_schedule_options 
     return widest;
 }
 
+/* Rows of so many chunks of equal size. */
+static int64_t rows_of_chunks(int64_t all, int64_t chunks, int64_t unit)
+{
+    return ((all + chunks - 1) / chunks + unit - 1) / unit * unit;
+}
+
+static int64_t wide_bytes(const coda_schedule_options *options)
+{
+    return options->wide_bytes ? options->wide_bytes : (int64_t)5 << 28;
+}
+
 /* As few chunks as the memory for one matrix allows, of equal size. */
 static coda_status choose_chunk(const coda_schedule *schedule, const struct unit *programs,
                                 const coda_schedule_options *options, int64_t *rows, coda_error *error)
 {
     const struct graph *block = schedule->block;
     if (options->wide_bytes < 0)
-        return fail(error, CODA_INVALID, "%s: wide_bytes is %lld; expected a number of bytes, or 0 for 1 GiB",
+        return fail(error, CODA_INVALID, "%s: wide_bytes is %lld; expected a number of bytes, or 0 for 1.25 GiB",
                     block->name, (long long)options->wide_bytes);
     *rows = options->chunk_rows ? options->chunk_rows : CHUNK_UNIT;
     if (!options->wide_axis || options->chunk_rows)
@@ -60,18 +71,54 @@ static coda_status choose_chunk(const coda_schedule *schedule, const struct unit
     int64_t element = (int64_t)wide_element(programs, options);
     if (wide < 0 || row < 0) /* the plan says so */
         return CODA_OK;
-    int64_t bytes = options->wide_bytes ? options->wide_bytes : (int64_t)1 << 30;
     int64_t columns = schedule->fixed_size[wide], all = schedule->fixed_size[row];
     if (columns < 1)
         return fail(error, CODA_INVALID,
                     "%s: chunks are chosen by the size of axis %s, which is not given; give it, or chunk_rows",
                     block->name, options->wide_axis);
-    int64_t most = bytes / element / columns;
+    int64_t most = wide_bytes(options) / element / columns;
     int64_t unit = most >= 8 * TILE_UNIT && (!all || all >= 8 * TILE_UNIT) ? TILE_UNIT : CHUNK_UNIT;
     most = most > INT32_MAX ? INT32_MAX : most;
     most = most < unit ? unit : most / unit * unit;
-    int64_t chunks = all > 0 ? (all + most - 1) / most : 1, each = all > 0 ? (all + chunks - 1) / chunks : most;
-    *rows = (each + unit - 1) / unit * unit;
+    *rows = all > 0 ? rows_of_chunks(all, (all + most - 1) / most, unit) : most;
+    return CODA_OK;
+}
+
+/* Smaller chunks, up to twice as many, where all of the plan's memory then is within the bound; else `rows`. */
+static int64_t chunk_within(const coda_schedule *schedule, const struct memory_plan *plan,
+                            const coda_schedule_options *options, int64_t rows)
+{
+    struct memory_plan smaller = *plan;
+    int64_t all = schedule->fixed_size[plan->row_axis], chunks = all > 0 ? (all + rows - 1) / rows : 0;
+    int64_t unit = rows % TILE_UNIT == 0 && rows >= 8 * TILE_UNIT ? TILE_UNIT : CHUNK_UNIT;
+    for (int64_t more = chunks; more > 0 && more <= 2 * chunks; more++) {
+        smaller.chunk_rows = more == chunks ? rows : rows_of_chunks(all, more, unit);
+        if (schedule_plan_bytes(schedule, &smaller) <= (double)wide_bytes(options))
+            return smaller.chunk_rows;
+    }
+    return rows;
+}
+
+/* The plan of memory, in chunks that were chosen for one matrix or for all memory. */
+static coda_status plan_memory(coda_schedule *schedule, const struct rewritten *made, struct plan_options *planning,
+                               const coda_schedule_options *options, coda_error *error)
+{
+    struct complaint why = {0};
+    coda_status status = choose_chunk(schedule, &made->unit, options, &planning->chunk_rows, error);
+    if (status != CODA_OK)
+        return status;
+    for (int i = 0; i < 2; i++) {
+        if (!memory_plan_make(&schedule->plan, &made->unit, made->forward, schedule->block, made->backward, planning,
+                              &why))
+            return fail_complaint(error, &why);
+        int64_t rows = planning->chunk_rows;
+        if (i == 0 && options->wide_axis && !options->chunk_rows)
+            rows = chunk_within(schedule, &schedule->plan, options, rows);
+        if (rows == planning->chunk_rows)
+            break;
+        planning->chunk_rows = rows;
+        memory_plan_free(&schedule->plan);
+    }
     return CODA_OK;
 }
 
@@ -85,15 +132,11 @@ static coda_status plan(coda_schedule *schedule, const coda_schedule_options *op
                                     .wide_axis = options->wide_axis,
                                     .row_axis = options->row_axis};
     struct rewritten made;
-    struct complaint why = {0};
     coda_status status = rewrite_apart(schedule->block, &rewrite, &made, NULL, error);
     if (status != CODA_OK)
         return status;
     schedule->unit = made.unit;
-    status = choose_chunk(schedule, &made.unit, options, &planning.chunk_rows, error);
-    if (status == CODA_OK &&
-        !memory_plan_make(&schedule->plan, &made.unit, made.forward, schedule->block, made.backward, &planning, &why))
-        status = fail_complaint(error, &why);
+    status = plan_memory(schedule, &made, &planning, options, error);
     if (status == CODA_OK)
         status = schedule_join(schedule, &made, &planning, options->join, error);
     graph_free(made.backward);
