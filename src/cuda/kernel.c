@@ -156,7 +156,7 @@ static coda_status choose_all(const struct gpu *gpu, coda_kernel *kernel, struct
 
 static coda_status make_kernel(const struct gpu *gpu, coda_kernel *kernel, struct cuda_kernel *k, coda_error *error)
 {
-    struct variant variant[MAX_VARIANTS];
+    struct variant variant[MAX_VARIANTS] = {0};
     int count = 0;
     coda_status status = plan_create(kernel, &k->plan, error);
     if (status == CODA_OK)

@@ -15,8 +15,8 @@ static bool append_forward(const struct graph *block, const struct graph *origin
 }
 
 /* The forward stores what the backward needs, so the backward is derived first. */
-static bool append_both(const struct graph *block, const char *save, bool allow_passes, struct rewritten *made, struct report *report,
-                        struct complaint *why)
+static bool append_both(const struct graph *block, const char *save, bool allow_passes, struct rewritten *made,
+                        struct report *report, struct complaint *why)
 {
     struct derivation d;
     struct unit *unit = &made->unit;

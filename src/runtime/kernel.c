@@ -165,9 +165,11 @@ static coda_status check_sets(coda_kernel *kernel, const coda_tensor *operands, 
         struct set *set = &held[i % MAX_SETS];
         status = take_set_of(kernel, operands, count, i, set, error);
         for (int k = 0; k < i && status == CODA_OK; k++) {
-            struct set *other = i - k < MAX_SETS ? &held[k % MAX_SETS] : &again;
-            if (other == &again)
-                status = take_set_of(kernel, operands, count, k, other, error);
+            const struct set *other = &held[k % MAX_SETS];
+            if (i - k >= MAX_SETS) {
+                status = take_set_of(kernel, operands, count, k, &again, error);
+                other = &again;
+            }
             if (status == CODA_OK)
                 status = check_apart(kernel, other->operand, k, set->operand, i, error);
         }
