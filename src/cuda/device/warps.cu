@@ -6,7 +6,7 @@
 #define UNIT_GROUPS (GROUPS / HALVES)
 #define SLOT_BYTES (SLOTS > 0 ? COPY_BYTES * 32 : 0) /* what a warp reads for a group, besides accumulators */
 #define WARP_SLOTS (SLOTS * SLOT_BYTES)
-#define UNIT_UNROLL (SLOTS > 0 || ROTATIONS ? 1 : 2) /* groups whose instructions mix */
+#define UNIT_UNROLL (SLOTS > 0 || ROTATIONS || BLOCKS > 2 ? 1 : 2) /* groups whose instructions mix */
 #define SLAB_BYTES (16 * ROW_BYTES)
 #define EPILOGUE_WARPS 3
 
