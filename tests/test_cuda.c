@@ -117,6 +117,67 @@ static void narrow_tiles_are_in_the_text_where_they_may_be_launched(void **state
     coda_device_close(device);
 }
 
+/* Where nothing passes between groups of columns: a run of 128 of them does. */
+static void heads_side_by_side_share_the_angles_of_a_rotation(void **state)
+{
+    static const char texts[] =
+        "program halves { in A : bf16[M, K]; in W : bf16[N, K]; in table : f32[P, D]; in pos : i32[M]\n"
+        "  out Y : bf16[M, N] = rope(A @ W.T, table, pos) }\n"
+        "program runs { in A : bf16[M, K]; in W : bf16[N, K]; in table : f32[P, D]; in pos : i32[M]\n"
+        "  y = rope(A @ W.T, table, pos); out Y : bf16[M, N] = y; out S : f32[M, N/128] = sum(y, N:128) }\n"
+        "program residual { in A : bf16[M, K]; in W : bf16[N, K]; in C : bf16[M, N]; in table : f32[P, D]; in pos : "
+        "i32[M]\n"
+        "  out Y : bf16[M, N] = rope(A @ W.T + C, table, pos) }\n";
+    static const struct {
+        const char *program;
+        int64_t head;
+        const char *spread, *one_angle;
+    } rows[] = {
+        {"halves", 128, "#define SPREAD 1\n", "#define ONE_ANGLE 1\n"},
+        {"halves", 64, "#define SPREAD 0\n", "#define ONE_ANGLE 1\n"},
+        {"halves", 256, "#define SPREAD 0\n", "#define ONE_ANGLE 0\n"},
+        {"runs", 128, "#define SPREAD 0\n", "#define ONE_ANGLE 0\n"},
+        {"residual", 128, "#define SPREAD 0\n", "#define ONE_ANGLE 0\n"},
+    };
+    coda_device *device = open_compiling("cuda:sm_90a", true);
+    coda_module *module;
+    coda_error error = {0};
+    (void)state;
+    if (coda_module_parse(texts, strlen(texts), "test", &module, &error) != CODA_OK)
+        fail_msg("%s", error.message);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const coda_dims dims = {1, {{"D", rows[i].head}}};
+        coda_kernel *kernel;
+        if (coda_kernel_create(device, coda_module_find(module, rows[i].program), &dims, NULL, &kernel, &error) !=
+            CODA_OK)
+            fail_msg("%s", error.message);
+        if (!strstr(coda_kernel_source(kernel), rows[i].spread) ||
+            !strstr(coda_kernel_source(kernel), rows[i].one_angle))
+            fail_msg("row %zu: expected %s%s", i, rows[i].spread, rows[i].one_angle);
+        coda_kernel_free(kernel);
+    }
+    coda_module_free(module);
+    coda_device_close(device);
+}
+
+/* 1 / cap belongs to the side of the branch where cap is not 0. */
+static void a_scalar_divides_once_a_row_where_it_is_used(void **state)
+{
+    coda_device *device = open_compiling("cuda:sm_90a", true);
+    coda_kernel *kernel;
+    (void)state;
+    assert_int_equal(coda_kernel_create(device, standard_program("gemm_rms_lse"), NULL, NULL, &kernel, NULL), CODA_OK);
+    const char *group = strstr(coda_kernel_source(kernel), "INLINE void coda_group("), *inverse = NULL, *branch = NULL;
+    assert_non_null(group);
+    inverse = strstr(group, "coda_div(1.0f, ");
+    branch = strstr(group, " != 0.0f) {");
+    assert_non_null(inverse);
+    assert_true(branch && branch < inverse);
+    assert_null(strstr(inverse + 1, "coda_div("));
+    coda_kernel_free(kernel);
+    coda_device_close(device);
+}
+
 static void text_is_the_same_each_time(void **state)
 {
     (void)state;
@@ -358,6 +419,8 @@ int main(void)
         cmocka_unit_test(every_program_and_schedule_has_text),
         cmocka_unit_test(a_last_wave_that_fills_at_most_half_the_gpu_is_narrow),
         cmocka_unit_test(narrow_tiles_are_in_the_text_where_they_may_be_launched),
+        cmocka_unit_test(heads_side_by_side_share_the_angles_of_a_rotation),
+        cmocka_unit_test(a_scalar_divides_once_a_row_where_it_is_used),
         cmocka_unit_test(text_is_the_same_each_time),
         cmocka_unit_test(programs_compile_without_spills_or_serialised_products),
         cmocka_unit_test(joined_kernels_compile_without_spills_or_serialised_products),
