@@ -96,7 +96,7 @@ void vector_finish_sums(struct compiler *c)
     const struct opcode store_one = {2, 1, 0x11};
     const struct vector_instruction *x;
     int sum = 0;
-    for (int at = 0; (x = next_reduction(c, &at)); sum++) {
+    for (int at = 0; !c->failed && (x = next_reduction(c, &at)); sum++) {
         const int *part = c->sums[sum];
         combine(c, adds(x), false, part[0], part[1]);
         combine(c, adds(x), false, part[2], part[3]);
