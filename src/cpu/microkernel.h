@@ -7,7 +7,8 @@
 
 enum { MICRO_COLUMNS = MICRO_VECTORS * LANES };
 
-enum { TURN = 8 }; /* steps of K between two lines of what is multiplied next */
+/* After every TURN steps of K a part of the next right panel is fetched, so that all of it is there after 96 rows. */
+enum { TURN = 8, FETCHED = MICRO_COLUMNS * (int)sizeof(float) * TURN * MICRO_ROWS / 96 };
 
 INLINE void multiply_steps(const float *a, const float *b, int steps, lanes sum[MICRO_ROWS][MICRO_VECTORS])
 {
@@ -40,8 +41,9 @@ static void multiply_panels(int64_t depth, const void *left, const void *right, 
         for (int v = 0; v < MICRO_VECTORS; v++)
             sum[i][v] = start ? (lanes){0} : lanes_load(c + i * stride + v * LANES);
     for (; depth >= TURN; depth -= TURN) {
-        __builtin_prefetch(line, 0, 2);
-        line += 64;
+        for (int i = 0; i < FETCHED; i += 64)
+            __builtin_prefetch(line + i, 0, 2);
+        line += FETCHED;
         multiply_steps(a, b, TURN, sum);
         a += TURN * MICRO_ROWS;
         b += TURN * MICRO_COLUMNS;
