@@ -89,10 +89,15 @@ static void multiply_panels(int64_t depth, const void *left, const void *right, 
             for (int first = 0; first < width; first += LANES) {                                                       \
                 int count = depth - k < LANES ? (int)(depth - k) : LANES;                                              \
                 lanes row[LANES];                                                                                      \
-                for (int i = 0; i < LANES; i++)                                                                        \
-                    row[i] = first + i < width ? load_some_##type(from + ((first + i) * stride + k) * (size), count)   \
-                                               : (lanes){0};                                                           \
-                transpose(row);                                                                                        \
+                if ((size) == sizeof(float) && count == LANES) {                                                       \
+                    transpose_memory(from + (first * stride + k) * (size), stride * (size), width - first, row);       \
+                } else {                                                                                               \
+                    for (int i = 0; i < LANES; i++)                                                                    \
+                        row[i] = first + i < width                                                                     \
+                                     ? load_some_##type(from + ((first + i) * stride + k) * (size), count)             \
+                                     : (lanes){0};                                                                     \
+                    transpose(row);                                                                                    \
+                }                                                                                                      \
                 for (int j = 0; j < count; j++)                                                                        \
                     store_step(to + (k + j) * width + first, row[j], width - first,                                    \
                                width <= LANES && k + j + 1 < depth);                                                   \

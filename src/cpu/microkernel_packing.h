@@ -29,4 +29,53 @@ INLINE void transpose(lanes row[LANES])
     }
 }
 
+#if defined(LANES_AVX512)
+#define UNPACK_LOW(a, b)        _mm512_unpacklo_ps(a, b)
+#define UNPACK_HIGH(a, b)       _mm512_unpackhi_ps(a, b)
+#define UNPACK_LOW_PAIRS(a, b)  _mm512_unpacklo_pd((__m512d)(a), (__m512d)(b))
+#define UNPACK_HIGH_PAIRS(a, b) _mm512_unpackhi_pd((__m512d)(a), (__m512d)(b))
+#elif defined(LANES_AVX2)
+#define UNPACK_LOW(a, b)        _mm256_unpacklo_ps(a, b)
+#define UNPACK_HIGH(a, b)       _mm256_unpackhi_ps(a, b)
+#define UNPACK_LOW_PAIRS(a, b)  _mm256_unpacklo_pd((__m256d)(a), (__m256d)(b))
+#define UNPACK_HIGH_PAIRS(a, b) _mm256_unpackhi_pd((__m256d)(a), (__m256d)(b))
+#endif
+
+/* Rows of LANES words in memory become columns: parts of four words are loaded into their places, so that only four by four
+ * words are left to be turned within parts. Rows from `rows` on repeat the last. */
+INLINE void transpose_memory(const char *from, int64_t stride, int rows, lanes column[LANES])
+{
+#if defined(LANES_AVX512) || defined(LANES_AVX2)
+    const char *row[LANES];
+    for (int i = 0; i < LANES; i++)
+        row[i] = from + (i < rows ? i : rows - 1) * stride;
+#pragma GCC unroll 4
+    for (int q = 0; q < LANES / 4; q++) {
+        lanes part[4];
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; i++) {
+#if defined(LANES_AVX512)
+            __m512 x = _mm512_castps128_ps512(_mm_loadu_ps((const float *)(row[i] + 16 * q)));
+            x = _mm512_insertf32x4(x, _mm_loadu_ps((const float *)(row[i + 4] + 16 * q)), 1);
+            x = _mm512_insertf32x4(x, _mm_loadu_ps((const float *)(row[i + 8] + 16 * q)), 2);
+            part[i] = _mm512_insertf32x4(x, _mm_loadu_ps((const float *)(row[i + 12] + 16 * q)), 3);
+#else
+            const __m256 x = _mm256_castps128_ps256(_mm_loadu_ps((const float *)(row[i] + 16 * q)));
+            part[i] = _mm256_insertf128_ps(x, _mm_loadu_ps((const float *)(row[i + 4] + 16 * q)), 1);
+#endif
+        }
+        const lanes a = UNPACK_LOW(part[0], part[1]), b = UNPACK_HIGH(part[0], part[1]);
+        const lanes c = UNPACK_LOW(part[2], part[3]), d = UNPACK_HIGH(part[2], part[3]);
+        column[4 * q] = (lanes)UNPACK_LOW_PAIRS(a, c);
+        column[4 * q + 1] = (lanes)UNPACK_HIGH_PAIRS(a, c);
+        column[4 * q + 2] = (lanes)UNPACK_LOW_PAIRS(b, d);
+        column[4 * q + 3] = (lanes)UNPACK_HIGH_PAIRS(b, d);
+    }
+#else
+    for (int i = 0; i < LANES; i++)
+        column[i] = lanes_load(from + (i < rows ? i : rows - 1) * stride);
+    transpose(column);
+#endif
+}
+
 #endif

@@ -23,10 +23,14 @@ static void pack_deep_pairs(void *panel, const void *block, int64_t stride, int 
         for (int first = 0; first < width; first += LANES) {
             int count = pairs - k < LANES ? (int)(pairs - k) : LANES;
             lanes row[LANES];
-            for (int i = 0; i < LANES; i++)
-                row[i] = first + i < width ? load_pairs(from + ((first + i) * stride + 2 * k) * 2, depth - 2 * k)
-                                           : (lanes){0};
-            transpose(row);
+            if (depth - 2 * k >= 2 * LANES) {
+                transpose_memory(from + (first * stride + 2 * k) * 2, 2 * stride, width - first, row);
+            } else {
+                for (int i = 0; i < LANES; i++)
+                    row[i] = first + i < width ? load_pairs(from + ((first + i) * stride + 2 * k) * 2, depth - 2 * k)
+                                               : (lanes){0};
+                transpose(row);
+            }
             for (int j = 0; j < count; j++)
                 store_step(to + (k + j) * width + first, row[j], width - first, width <= LANES && k + j + 1 < pairs);
         }
