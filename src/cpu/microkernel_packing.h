@@ -47,8 +47,10 @@ INLINE void transpose_memory(const char *from, int64_t stride, int rows, lanes c
 {
 #if defined(LANES_AVX512) || defined(LANES_AVX2)
     const char *row[LANES];
-    for (int i = 0; i < LANES; i++)
+    for (int i = 0; i < LANES; i++) {
         row[i] = from + (i < rows ? i : rows - 1) * stride;
+        __builtin_prefetch(row[i] + 256); /* so many rows are too many for the processor to foresee */
+    }
 #pragma GCC unroll 4
     for (int q = 0; q < LANES / 4; q++) {
         lanes part[4];
