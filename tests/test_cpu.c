@@ -491,6 +491,21 @@ static void packing_puts_every_element_in_its_place(void **state)
                 }
 }
 
+/* Whole numbers of the narrowest tile, wide ones for few threads, and work for every thread where there is enough. */
+static void a_launch_takes_wide_tiles_where_they_keep_all_threads_busy(void **state)
+{
+    (void)state;
+    const struct plan plan = {.tile_rows = 96, .tile_columns = 1024, .least_columns = 256};
+    static const struct {
+        int64_t rows, columns, threads;
+        int expected;
+    } launches[] = {{2048, 1024, 1, 1024}, {2048, 1024, 2, 1024}, {4096, 4096, 4, 1024}, {1, 1024, 4, 256},
+                    {96, 2048, 4, 512},    {96, 256, 8, 1024},    {192, 4096, 2, 1024},  {1024, 1024, 44, 256}};
+    for (size_t i = 0; i < sizeof launches / sizeof *launches; i++)
+        assert_int_equal(cpu_launch_columns(&plan, launches[i].rows, launches[i].columns, launches[i].threads),
+                         launches[i].expected);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -504,6 +519,7 @@ int main(void)
         cmocka_unit_test(streams_write_what_stores_write),
         cmocka_unit_test(runs_reduce_to_what_they_hold_wherever_they_stand),
         cmocka_unit_test(logsumexp_of_infinities_is_no_nan),
+        cmocka_unit_test(a_launch_takes_wide_tiles_where_they_keep_all_threads_busy),
         cmocka_unit_test(packing_puts_every_element_in_its_place),
     };
     return cmocka_run_group_tests(tests, find_instruction_sets, NULL);

@@ -1,36 +1,13 @@
-/* Products of bf16 on tile registers: 32 x 32 sums in four tiles, 32 steps of K at a time.
- *
- * The wrappers are our own because gcc 12's intrinsics name neither the memory they read nor the tiles they change.
- * clang 14 spells the macros without their second underscore. */
+/* Products of bf16 on tile registers: 32 x 32 sums in four tiles, 32 steps of K at a time. clang 14
+ * spells the macros without their second underscore. */
 #if (defined(__AMX_TILE__) || defined(__AMXTILE__)) && (defined(__AMX_BF16__) || defined(__AMXBF16__)) &&              \
     defined(__AVX512BW__)
 #define LANES_AVX512
 #include "cpu/machine.h"
 #include "cpu/pack_pairs.h"
+#include "runtime/amx_tiles.h"
 
 enum { TILE_ROWS = 32, TILE_COLUMNS = 32, TILE_STEPS = 32 };
-
-#define TILE_LOAD(tile, from, stride)                                                                                  \
-    __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #tile : : "r"(from), "r"((int64_t)(stride)) : "memory")
-#define TILE_STORE(tile, to, stride)                                                                                   \
-    __asm__ volatile("tilestored %%tmm" #tile ", (%0,%1,1)" : : "r"(to), "r"((int64_t)(stride)) : "memory")
-#define TILE_ZERO(tile)     __asm__ volatile("tilezero %%tmm" #tile : : : "memory")
-#define TILE_DOT(sum, a, b) __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #sum : : : "memory")
-
-/* Palette 1; all eight tiles have 16 rows of 64 bytes. */
-static const unsigned char configuration[64] = {
-    [0] = 1,   [16] = 64, [18] = 64, [20] = 64, [22] = 64, [24] = 64, [26] = 64, [28] = 64, [30] = 64,
-    [48] = 16, [49] = 16, [50] = 16, [51] = 16, [52] = 16, [53] = 16, [54] = 16, [55] = 16};
-
-static void tiles_begin(void)
-{
-    __asm__ volatile("ldtilecfg (%0)" : : "r"(configuration) : "memory");
-}
-
-static void tiles_end(void)
-{
-    __asm__ volatile("tilerelease" : : : "memory");
-}
 
 static void multiply_tiles(int64_t depth, const void *left, const void *right, float *c, int64_t stride, bool start,
                            const void *next)

@@ -4,28 +4,7 @@
     defined(__AVX512BW__)
 #define LANES 16
 #include "model/lanes.h"
-
-#define TILE_LOAD(tile, from, stride)                                                                                  \
-    __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #tile : : "r"(from), "r"((int64_t)(stride)) : "memory")
-#define TILE_STORE(tile, to, stride)                                                                                   \
-    __asm__ volatile("tilestored %%tmm" #tile ", (%0,%1,1)" : : "r"(to), "r"((int64_t)(stride)) : "memory")
-#define TILE_ZERO(tile)     __asm__ volatile("tilezero %%tmm" #tile : : : "memory")
-#define TILE_DOT(sum, a, b) __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #sum : : : "memory")
-
-/* Palette 1; all eight tiles have 16 rows of 64 bytes. */
-static const unsigned char configuration[64] = {
-    [0] = 1,   [16] = 64, [18] = 64, [20] = 64, [22] = 64, [24] = 64, [26] = 64, [28] = 64, [30] = 64,
-    [48] = 16, [49] = 16, [50] = 16, [51] = 16, [52] = 16, [53] = 16, [54] = 16, [55] = 16};
-
-static void begin(void)
-{
-    __asm__ volatile("ldtilecfg (%0)" : : "r"(configuration) : "memory");
-}
-
-static void end(void)
-{
-    __asm__ volatile("tilerelease" : : : "memory");
-}
+#include "runtime/amx_tiles.h"
 
 /* 32 x 32 sums. */
 static void multiply_square(int64_t depth, const uint16_t *a, int64_t a_stride, const uint16_t *b, int64_t b_step,
@@ -70,6 +49,6 @@ static void multiply(int64_t m, int64_t n, int64_t depth, const uint16_t *a, int
 
 #include "model/attention_pairs_tiles.h"
 
-const struct attention_pairs_code attention_pairs_amx = {"amx",   begin,        end,      pack,
-                                                         forward, row_products, backward, write};
+const struct attention_pairs_code attention_pairs_amx = {"amx",   tiles_begin,  tiles_end, pack,
+                                                         forward, row_products, backward,  write};
 #endif
