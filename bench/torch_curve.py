@@ -11,6 +11,7 @@ smoothed over 20 steps.
 
 import argparse
 import concurrent.futures
+import copy
 import json
 import multiprocessing
 import pathlib
@@ -39,15 +40,33 @@ def batches(data, options, seed):
         yield torch.stack([data[s:s + length] for s in starts]).long().to(options.device)
 
 
-def curve(options, data, patched, order, nudge):
+class Exact:
+    """Loss and gradients of a bf16 model's weights computed in f32, and rounded once, into its gradients."""
+
+    def __init__(self, model):
+        self.model, self.single = model, copy.deepcopy(model).float()
+
+    def __call__(self, **inputs):
+        pairs = list(zip(self.single.parameters(), self.model.parameters()))
+        for p, q in pairs:
+            p.grad, p.data = None, q.detach().float()
+        loss = self.single(**inputs).loss
+        loss.backward()
+        for p, q in pairs:
+            q.grad = p.grad.to(q.dtype)
+        return loss.detach()
+
+
+def curve(options, data, kind, order, nudge):
     torch.manual_seed(0)
     config = transformers.LlamaConfig(
         vocab_size=256, hidden_size=options.width, intermediate_size=options.width * 11 // 4, num_hidden_layers=options.layers,
         num_attention_heads=options.width // 64, num_key_value_heads=max(1, options.width // 256), head_dim=64,
         max_position_embeddings=options.length, attn_implementation="sdpa", use_cache=False)
     model = transformers.LlamaForCausalLM(config).to(options.device).bfloat16().train()
-    if patched:
+    if kind == "coda":
         assert not coda.torch.apply(model).left
+    exact = Exact(model) if kind == "exact" else None
     if nudge:
         bits = model.model.embed_tokens.weight.detach().view(torch.int16)
         bits[ord("e"), 0] ^= 1
@@ -55,8 +74,11 @@ def curve(options, data, patched, order, nudge):
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1, (step + 1) / 30))
     losses = []
     for ids in batches(data, options, order):
-        loss = model(input_ids=ids, labels=ids).loss
-        loss.backward()
+        if exact:
+            loss = exact(input_ids=ids, labels=ids)
+        else:
+            loss = model(input_ids=ids, labels=ids).loss
+            loss.backward()
         optimizer.step()
         schedule.step()
         optimizer.zero_grad(set_to_none=True)
@@ -78,16 +100,18 @@ def main():
     parser.add_argument("--lr", type=float, default=3e-4)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--data", nargs="*", default=[])
-    parser.add_argument("--runs", type=lambda names: names.split("/"), help="only these, as in `eager/coda, again`")
+    parser.add_argument("--order", type=int, default=1, help="of the batches; another one is the next number")
+    parser.add_argument("--runs", type=lambda names: names.split("/"), default=[],
+                        help="only these, as in `eager/exact`; `exact`, of gradients in f32, is not run without")
     parser.add_argument("--processes", type=int, default=1, help="so many runs at a time, each a process")
     parser.add_argument("--out")
     options = parser.parse_args()
     data, curves = text(options.data), {}
     print(f"{len(data)} bytes of text", flush=True)
-    wanted = {name: (options, data, patched, order, options.device == "cpu" and "again" in name)
-              for name, patched, order in (("eager", 0, 1), ("coda", 1, 1), ("eager, again", 0, 1), ("coda, again", 1, 1),
-                                           ("eager, other order", 0, 2), ("coda, other order", 1, 2))
-              if not options.runs or name in options.runs}
+    wanted = {name: (options, data, name.split(",")[0], options.order + ("other" in name),
+                     options.device == "cpu" and "again" in name)
+              for name in ("eager", "coda", "exact", "eager, again", "coda, again", "eager, other order", "coda, other order")
+              if name in options.runs or (not options.runs and name != "exact")}
     if options.processes > 1:
         with concurrent.futures.ProcessPoolExecutor(options.processes, multiprocessing.get_context("spawn")) as pool:
             made = list(pool.map(curve, *zip(*wanted.values())))
@@ -97,6 +121,7 @@ def main():
         curves[name] = losses
         print(f"{name:20} first {curves[name][0]:.4f}  last 50 {curves[name][-50:].mean():.4f}", flush=True)
     for a, b in (("eager", "eager, again"), ("coda", "coda, again"), ("eager", "coda"), ("eager, again", "coda, again"),
+                 ("eager", "exact"), ("coda", "exact"),
                  ("eager, other order", "coda, other order"), ("eager", "eager, other order")):
         if a not in curves or b not in curves:
             continue
