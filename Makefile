@@ -15,6 +15,11 @@ TESTS   := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c))
 EXAMPLES := $(patsubst %.c,$(BUILD)/%,$(wildcard examples/*.c))
 KIT     := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/kit/*.c))
 MACHINE := $(shell uname -m)
+# Tests that run again on AMX's tiles in software, for machines that have none.
+ifeq ($(MACHINE),x86_64)
+TILES   := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/software_tiles/*.c))
+TILED   := $(addprefix $(BUILD)/tests/software_tiles/test_,cpu_gemm cpu_compiled programs program_bits attention_pairs)
+endif
 # Builds below other targets use every processor; a -j of the caller's overrules.
 JOBS     = $(if $(findstring j,$(filter-out --%,$(MAKEFLAGS))),,-j$(shell nproc 2>/dev/null || echo 2))
 
@@ -37,7 +42,7 @@ ifeq ($(MACHINE),x86_64)
 $(BUILD)/src/%_avx2.o:       ISA := -mavx2 -mfma -mf16c
 $(BUILD)/src/%_avx512.o:     ISA := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c -mprefer-vector-width=512
 $(BUILD)/src/%_avx512bf16.o: ISA := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512bf16 -mfma -mf16c -mprefer-vector-width=512
-$(BUILD)/src/%_amx.o:        ISA := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512bf16 -mamx-tile -mamx-bf16 -mfma -mf16c
+$(BUILD)/src/%_amx.o $(BUILD)/tests/software_tiles/%_amx.o: ISA := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512bf16 -mamx-tile -mamx-bf16 -mfma -mf16c
 endif
 
 # Vectors wider than the machine's pass between inlined functions alone.
@@ -84,10 +89,13 @@ $(BUILD)/coda: $(CLI) $(BUILD)/libcoda.a
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(KIT) $(BUILD)/libcoda.a
 	$(call say,ld) $(CC) $(ALL) $^ -lcmocka $(LIBS) -o $@
 
+$(BUILD)/tests/software_tiles/test_%: $(BUILD)/tests/test_%.o $(TILES) $(KIT) $(BUILD)/libcoda.a
+	$(call say,ld) $(CC) $(ALL) $^ -lcmocka $(LIBS) -o $@
+
 $(BUILD)/examples/%: $(BUILD)/examples/%.o $(BUILD)/libcoda.a
 	$(call say,ld) $(CC) $(ALL) $^ $(LIBS) -o $@
 
--include $(OBJECTS:.o=.d) $(CLI:.o=.d) $(KIT:.o=.d) $(addsuffix .d,$(TESTS) $(EXAMPLES))
+-include $(OBJECTS:.o=.d) $(CLI:.o=.d) $(KIT:.o=.d) $(TILES:.o=.d) $(addsuffix .d,$(TESTS) $(EXAMPLES))
 
 # ---------------------------------------------------------------- the main job
 DATA ?= $(BUILD)/demo.txt
@@ -106,8 +114,8 @@ $(BUILD)/test-setup:
 	@touch $@
 
 test: $(BUILD)/test-setup
-	@$(MAKE) --no-print-directory all $(TESTS) $(EXAMPLES)
-	@CODA=$(BUILD)/coda scripts/run-tests $(TESTS)
+	@$(MAKE) --no-print-directory all $(TESTS) $(TILED) $(EXAMPLES)
+	@CODA=$(BUILD)/coda scripts/run-tests $(TESTS) $(TILED)
 
 # The Python package's tests: they need pytest, numpy, torch and transformers, and use a GPU where there is one.
 PYTHON ?= python3
@@ -140,7 +148,7 @@ fuzz:
 	done
 
 # ---------------------------------------------------------------- lint
-C_FILES := $(wildcard include/*.h src/*/*.[ch] cli/*.[ch] tests/*.[ch] tests/kit/*.[ch] tests/gpu/*.[ch] bench/*.[ch] examples/*.c)
+C_FILES := $(wildcard include/*.h src/*/*.[ch] cli/*.[ch] tests/*.[ch] tests/kit/*.[ch] tests/software_tiles/*.[ch] tests/gpu/*.[ch] bench/*.[ch] examples/*.c)
 format:
 	clang-format -i $(C_FILES)
 

@@ -1,5 +1,7 @@
 #include "standard.h"
 
+#include "sets.h"
+
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,7 +24,7 @@ int open_devices(void **state)
     for (size_t i = 0; i < sizeof sets / sizeof *sets; i++) {
         coda_device *device;
         setenv("CODA_CPU", sets[i], 1);
-        if (coda_device_open("cpu", &device, NULL) != CODA_OK)
+        if (!wanted_set(sets[i]) || coda_device_open("cpu", &device, NULL) != CODA_OK)
             continue;
         snprintf(devices.name[devices.count], sizeof devices.name[0], "cpu (%s)", sets[i]);
         devices.standard[devices.count] = STANDARD_EXACT;
@@ -32,7 +34,7 @@ int open_devices(void **state)
     print_message("\n");
     unsetenv("CODA_CPU");
     *state = &devices;
-    return devices.count >= 2 ? 0 : -1; /* portable C runs everywhere */
+    return devices.count >= 2 ? 0 : -1; /* portable C runs everywhere, where no other set is asked for */
 }
 
 int close_devices(void **state)
