@@ -4,12 +4,12 @@
     python3 bench/cuda_bench.py --library build/libcoda.so [--width 2048,4096,8192] [--only NAME,..] [--schedule a,b]
                                 [--mode interleaved,steady] [--rounds 12] [--check]
 
-interleaved: every variant once a round, 256 MB written before each (L2 flushed), median.
+interleaved: every variant once a round, in random order, 256 MB written before each (L2 flushed), median.
 steady: blocks of back-to-back launches, 40 ms to warm and 90 ms timed, order rotated, median of 3.
 
 Weight gradients: `bare` adds in place to f32, as training does; `written` writes bf16 over what was there, as torch.mm does.
 """
-import argparse, ctypes, json, math, statistics, sys
+import argparse, ctypes, json, math, random, statistics, sys
 try:
     import torch
 except ImportError:  # --table needs none
@@ -171,12 +171,12 @@ def flush():
 
 
 def interleaved(variants, rounds):
-    times = {k: [] for k in variants}
+    times, order = {k: [] for k in variants}, random.Random(1)
     for i in range(rounds + 2):
-        for k, f in variants.items():
+        for k in order.sample(list(variants), len(variants)):
             flush()
             a, b = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            a.record(); f(); b.record()
+            a.record(); variants[k](); b.record()
             if i >= 2:
                 times[k].append((a, b))
     torch.cuda.synchronize()

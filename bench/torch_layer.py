@@ -12,7 +12,7 @@ coda's schedule; PyTorch eager and torch.compile; and the bare products of the l
 A layer goes from the attention's output to the next rotated q, k, v. PyTorch gets gate/up and q/k/v as one matrix each, which
 is its fastest form; coda gets them as a checkpoint stores them. Weight gradients are written, not added to: bf16 by PyTorch, f32 by coda.
 One JSON line a row; `memory` is the peak in bytes beyond inputs, results and gradients (PyTorch: beyond inputs)."""
-import argparse, ctypes, json, os, statistics, sys, time
+import argparse, ctypes, json, os, random, statistics, sys, time
 import torch
 import torch._dynamo
 import torch._functorch.config
@@ -222,10 +222,11 @@ class Clock:
         return a, b
 
     def interleaved(self, variants):
-        times = {k: [] for k in variants}
+        """Medians of rounds, each in an order of its own: what ran before moves a result by several per cent."""
+        times, order = {k: [] for k in variants}, random.Random(1)
         for i in range(self.rounds + 2):
-            for k, f in variants.items():
-                t = self.once(f)
+            for k in order.sample(list(variants), len(variants)):
+                t = self.once(variants[k])
                 if i >= 2:
                     times[k].append(t)
         if self.cuda:
