@@ -1,6 +1,7 @@
 """Patched Hugging Face models (tiny, random weights) against the unpatched ones."""
 
 import copy
+import functools
 
 import pytest
 import torch
@@ -191,7 +192,15 @@ class Wrapped(torch.nn.Module):
         return torch.utils.checkpoint.checkpoint(self.inner, *arguments, use_reentrant=False, **named)
 
 
+def wrap_forward(layer):
+    """As accelerate does, whose hooks move inputs between devices."""
+    before = layer.forward
+    layer.forward = functools.update_wrapper(lambda x, *arguments, **named: before(x * 1.5, *arguments, **named), before)
+
+
 BETWEEN = {
+    "a wrapper around the next layer's forward": lambda m: wrap_forward(m.model.layers[1]),
+    "wrappers around every forward": lambda m: [wrap_forward(layer) for layer in m.model.layers],
     "a hook that changes the stream": lambda m: m.model.layers[0].register_forward_hook(lambda module, a, out: out * 1.5),
     "a hook that changes it in place": lambda m: m.model.layers[0].register_forward_hook(
         lambda module, a, out: out.mul_(1.5)),

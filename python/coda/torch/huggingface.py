@@ -279,9 +279,8 @@ def _layer_after(layer):
             layer._backward_pre_hooks or _recomputed() or nn.modules.module._has_any_global_hook():
         return None
     after = stack[place + 1]
-    if stack[place] is not layer or "_coda_forward" not in after.__dict__ or after._forward_pre_hooks or \
-            after._backward_hooks or after._backward_pre_hooks or \
-            getattr(after.forward, "__func__", None) is not layer.forward.__func__:
+    if stack[place] is not layer or after._forward_pre_hooks or after._backward_hooks or after._backward_pre_hooks or \
+            _own_forward(after) is None or _own_forward(after) is not _own_forward(layer):
         return None
     a, norm = after.self_attn, layer.input_layernorm.weight
     if (getattr(after, "gradient_checkpointing", False) and after.training) or not _ready(after) or \
@@ -290,6 +289,11 @@ def _layer_after(layer):
                 or not p.weight.untyped_storage().nbytes() for p in (a.q_proj, a.k_proj, a.v_proj)):
         return None
     return after
+
+
+def _own_forward(layer):
+    """The function that `apply` gave a layer; None where there is none, or something was put around it."""
+    return getattr(layer.__dict__.get("forward"), "__func__", None)
 
 
 def _recomputed():
