@@ -8,6 +8,7 @@ from kit import compare
 from torch.utils.checkpoint import checkpoint
 
 import coda.torch as C
+from coda.torch import _sequence
 from coda.torch._blocks import OPERATORS
 
 SIZES = {"M": 6, "K": 32, "N": 48, "Q": 32, "E": 16, "D": 32, "H": 16, "P": 9, "A": 24, "F": 40}
@@ -103,6 +104,22 @@ def test_autocast_computes_in_its_type_and_gives_gradients_in_the_parameters(dev
     for g in gradients(model, loss):
         assert g.dtype is torch.float32
     torch.testing.assert_close(loss, model(x, target), rtol=2e-2, atol=2e-2)
+
+
+def test_in_inference_mode_results_are_inference_tensors(device):
+    x, gate, up = (torch.randn(*s, device=device) for s in ((3, 32), (40, 32), (40, 32)))
+    with torch.inference_mode():
+        y = C.linear_swiglu(x, gate, up)
+        assert y.is_inference() and torch.equal(y, C.linear_swiglu(x, gate, up))
+    assert not C.linear_swiglu(x, gate, up).is_inference()
+
+
+@pytest.mark.parametrize("shape", [(), (5,), (3, 4), (2, 3, 4)])
+def test_memory_is_dense_and_of_the_device(device, shape):
+    for empty in (_sequence._empty_cpu, _sequence._empty_on(device.index or 0 if device.type == "cuda" else "cpu")):
+        made = empty(shape, _sequence._dense_strides(shape), torch.bfloat16)
+        assert made.shape == shape and made.dtype is torch.bfloat16 and made.is_contiguous()
+    assert made.device.type == device.type
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
