@@ -25,6 +25,7 @@ parser.add_argument("--rounds", type=int, default=9)
 parser.add_argument("--pin", help="processors for everything that is timed, after compiling: 0,1")
 parser.add_argument("--warm", type=float, default=100, help="ms of untimed runs after it: a core speeds up in tens of them")
 parser.add_argument("--pause", type=float, default=60, help="ms before a turn: OpenBLAS's threads wait actively for some 30")
+parser.add_argument("--cpu-time", action="store_true", help="of the process instead of the clock's: one thread on a busy machine")
 parser.add_argument("--library", default=os.path.join(os.path.dirname(__file__), "..", "build", "libcoda.so"))
 parser.add_argument("--dtypes", default="bf16,f32", help="of the bare products, and of PyTorch's layer and training step (ours: bf16)")
 parser.add_argument("--shapes", default="2048x1024x1024,2048x2048x2048,2048x11264x2048,2048x2048x5632,4096x4096x4096",
@@ -122,6 +123,9 @@ def pin():
         os.sched_setaffinity(int(task), {int(c) for c in args.pin.split(",")})
 
 
+now = time.process_time if args.cpu_time else time.perf_counter
+
+
 def take_turns(variants, rounds):
     """Medians in ms. The runs that are not timed find caches full of other data, and cores that have slowed down."""
     times = {name: [] for name in variants}
@@ -138,9 +142,9 @@ def take_turns(variants, rounds):
             variants[name]()
             while time.perf_counter() < awake:
                 variants[name]()
-            start = time.perf_counter()
+            start = now()
             variants[name]()
-            times[name].append((time.perf_counter() - start) * 1e3)
+            times[name].append((now() - start) * 1e3)
     if args.pin:
         for task in os.listdir("/proc/self/task"):
             os.sched_setaffinity(int(task), everywhere)
