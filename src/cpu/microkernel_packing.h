@@ -29,6 +29,15 @@ INLINE void transpose(lanes row[LANES])
     }
 }
 
+#if defined(LANES_AVX512) || defined(LANES_AVX2)
+INLINE __m128 four_words(const char *from)
+{
+    __m128 x;
+    memcpy(&x, from, sizeof x);
+    return x;
+}
+#endif
+
 #if defined(LANES_AVX512)
 #define UNPACK_LOW(a, b)        _mm512_unpacklo_ps(a, b)
 #define UNPACK_HIGH(a, b)       _mm512_unpackhi_ps(a, b)
@@ -57,13 +66,13 @@ INLINE void transpose_memory(const char *from, int64_t stride, int rows, lanes c
 #pragma GCC unroll 4
         for (int i = 0; i < 4; i++) {
 #if defined(LANES_AVX512)
-            __m512 x = _mm512_castps128_ps512(_mm_loadu_ps((const float *)(row[i] + 16 * q)));
-            x = _mm512_insertf32x4(x, _mm_loadu_ps((const float *)(row[i + 4] + 16 * q)), 1);
-            x = _mm512_insertf32x4(x, _mm_loadu_ps((const float *)(row[i + 8] + 16 * q)), 2);
-            part[i] = _mm512_insertf32x4(x, _mm_loadu_ps((const float *)(row[i + 12] + 16 * q)), 3);
+            __m512 x = _mm512_castps128_ps512(four_words(row[i] + 16 * q));
+            x = _mm512_insertf32x4(x, four_words(row[i + 4] + 16 * q), 1);
+            x = _mm512_insertf32x4(x, four_words(row[i + 8] + 16 * q), 2);
+            part[i] = _mm512_insertf32x4(x, four_words(row[i + 12] + 16 * q), 3);
 #else
-            const __m256 x = _mm256_castps128_ps256(_mm_loadu_ps((const float *)(row[i] + 16 * q)));
-            part[i] = _mm256_insertf128_ps(x, _mm_loadu_ps((const float *)(row[i + 4] + 16 * q)), 1);
+            const __m256 x = _mm256_castps128_ps256(four_words(row[i] + 16 * q));
+            part[i] = _mm256_insertf128_ps(x, four_words(row[i + 4] + 16 * q), 1);
 #endif
         }
         const lanes a = UNPACK_LOW(part[0], part[1]), b = UNPACK_HIGH(part[0], part[1]);
