@@ -73,7 +73,7 @@ class Bench:
             if e.device_type == torch.autograd.DeviceType.CUDA:
                 launches, us = kernels.get(e.name, (0, 0.0))
                 kernels[e.name] = launches + 1, us + e.time_range.elapsed_us()
-                ours += [round(e.time_range.elapsed_us(), 1)] if e.name == "coda_kernel" else []
+                ours += [round(e.time_range.elapsed_us(), 1)] if e.name.startswith("coda_") else []
         table = [[name[:110], round(n / count, 2), round(us / count, 1)]
                  for name, (n, us) in sorted(kernels.items(), key=lambda k: -k[1][1])]
         print(f"# kernels of {section}, {peer} {labels}: {sum(n for _, n, _ in table):.0f} launches, "

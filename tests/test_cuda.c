@@ -60,9 +60,10 @@ static void every_program_and_schedule_has_text(void **state)
                     if (status != CODA_OK)
                         fail_msg("%s on %s: %s", coda_program_name(program), devices[d], error.message);
                     const char *source = coda_kernel_source(kernel);
-                    if (!strstr(source, "coda_kernel(") || !strstr(source, coda_program_name(program)))
-                        fail_msg("%s on %s: the text lacks its kernel or its program", coda_program_name(program),
-                                 devices[d]);
+                    char entry[128];
+                    snprintf(entry, sizeof entry, "#define KERNEL coda_%s\n", coda_program_name(program));
+                    if (!strstr(source, entry) || !strstr(source, " KERNEL("))
+                        fail_msg("%s on %s: the text lacks its kernel", coda_program_name(program), devices[d]);
                     coda_kernel_free(kernel);
                 }
         coda_device_close(device);
@@ -220,6 +221,10 @@ static void check_compiled(const coda_program *program, const coda_kernel *kerne
         const char *log = text_of(&c->log), *name = mainloop_name(c->variant.mainloop);
         if (c->cubin_size < 1000)
             fail_msg("%s %s: a cubin of %zu bytes", coda_program_name(program), name, c->cubin_size);
+        char entry[ENTRY_NAME];
+        source_entry(coda_program_name(program), entry);
+        if (!memmem(c->cubin, c->cubin_size, entry, strlen(entry) + 1))
+            fail_msg("%s %s: the cubin lacks %s", coda_program_name(program), name, entry);
         if (strstr(log, "C75"))
             fail_msg("%s %s: the assembler serialises wgmma:\n%s", coda_program_name(program), name, log);
         if (spilled_bytes(log) < 0 || spilled_bytes(log) > accepted_spill(program))

@@ -36,9 +36,11 @@ static coda_status find_cubin(const struct gpu *gpu, const char *name, struct co
     return status;
 }
 
-static coda_status load(const struct gpu *gpu, struct compiled *c, coda_error *error)
+static coda_status load(const struct gpu *gpu, struct compiled *c, const char *program, coda_error *error)
 {
     const struct driver *driver = &gpu->driver;
+    char entry[ENTRY_NAME];
+    source_entry(program, entry);
     if (c->shared_bytes > gpu->shared_bytes)
         return fail(error, CODA_UNSUPPORTED, "a tile needs %d bytes of shared memory; a block of this GPU has %d",
                     c->shared_bytes, gpu->shared_bytes);
@@ -48,8 +50,8 @@ static coda_status load(const struct gpu *gpu, struct compiled *c, coda_error *e
     status = driver_check(driver, driver->ModuleLoadData(&c->module, c->cubin), "cuModuleLoadData", "loading a kernel",
                           error);
     if (status == CODA_OK)
-        status = driver_check(driver, driver->ModuleGetFunction(&c->function, c->module, "coda_kernel"),
-                              "cuModuleGetFunction", "loading a kernel", error);
+        status = driver_check(driver, driver->ModuleGetFunction(&c->function, c->module, entry), "cuModuleGetFunction",
+                              "loading a kernel", error);
     if (status == CODA_OK && c->shared_bytes > 0)
         status =
             driver_check(driver, driver->FuncSetAttribute(c->function, FUNCTION_MAX_DYNAMIC_SHARED, c->shared_bytes),
@@ -175,7 +177,7 @@ static coda_status make_kernel(const struct gpu *gpu, coda_kernel *kernel, struc
         return status; /* without both, the text alone */
     status = find_cubins(gpu, k, error);
     for (int i = 0; i < count && status == CODA_OK && gpu->driver.library; i++)
-        status = load(gpu, &k->compiled[i], error);
+        status = load(gpu, &k->compiled[i], k->plan.graph->name, error);
     return status;
 }
 

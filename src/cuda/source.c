@@ -2,6 +2,7 @@
 #include "cuda/emit.h"
 #include "lang/lang.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -120,11 +121,18 @@ static void write_axis(struct text *out, const char *name, int axis)
         text_add(out, "#define %s 1\n", name);
 }
 
+void source_entry(const char *program, char name[ENTRY_NAME])
+{
+    snprintf(name, ENTRY_NAME, "coda_%.*s", ENTRY_NAME - 8, program);
+}
+
 static void write_definitions(const struct plan *plan, const struct variant *v, struct text *out)
 {
     int phases = plan->joint ? 1 : plan->accumulator_count, bands = v->bands ? v->bands : 1;
     int across = v->across ? v->across : 1;
-    text_add(out, "#define BLOCKS %d\n#define STEP %d\n", plan->blocks, plan->step);
+    char entry[ENTRY_NAME];
+    source_entry(plan->graph->name, entry);
+    text_add(out, "#define KERNEL %s\n#define BLOCKS %d\n#define STEP %d\n", entry, plan->blocks, plan->step);
     text_add(out, "#define ACCUMULATORS %d\n#define PHASES %d\n#define PHASE_ACCUMULATORS %d\n",
              plan->accumulator_count, phases, plan->joint ? plan->accumulator_count : 1);
     text_add(out,

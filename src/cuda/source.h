@@ -49,6 +49,10 @@ int variant_shared_bytes(const struct plan *plan, const struct variant *variant)
 coda_status source_write(const struct plan *plan, const struct variant *variant, struct text *source,
                          coda_error *error);
 
+/* The kernel's name in the text and in profilers: coda_gemm_rms_swiglu. */
+enum { ENTRY_NAME = 128 };
+void source_entry(const char *program, char name[ENTRY_NAME]);
+
 /* Where the parts of a kernel's parameters lie. */
 struct parameter_layout {
     int wide, tensors, parameters, sizes, geometry, total;

@@ -197,9 +197,9 @@ static int unload_module(driver_module module)
 
 static int get_function(driver_function *function, driver_module module, const char *name)
 {
-    (void)module, (void)name;
+    (void)module;
     *function = &stub.context;
-    return 0;
+    return strncmp(name, "coda_", 5) ? 500 : 0; /* not found */
 }
 
 static int set_attribute(driver_function function, int attribute, int value)

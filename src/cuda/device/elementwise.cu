@@ -41,7 +41,7 @@ INLINE void work_all(const Params &P, Walk &w, int i, Inputs *in)
         work<true>(P, w, i + k, in[k]);
 }
 
-extern "C" __global__ void __launch_bounds__(128, RESIDENT) coda_kernel(const __grid_constant__ Params P)
+extern "C" __global__ void __launch_bounds__(128, RESIDENT) KERNEL(const __grid_constant__ Params P)
 {
     __shared__ float values[VALUES > 0 ? VALUES * VALUE_ROWS : 1];
     __shared__ float scratch[OVER_ROWS > 0 ? OVER_ROWS * 4 * SCRATCH_COLUMNS : 1];

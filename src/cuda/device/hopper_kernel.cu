@@ -1,6 +1,6 @@
 /* ---------------------------------------------------------------- the kernel */
 
-extern "C" __global__ void __launch_bounds__(384, 1) coda_kernel(const __grid_constant__ Work W)
+extern "C" __global__ void __launch_bounds__(384, 1) KERNEL(const __grid_constant__ Work W)
 {
     extern __shared__ __align__(1024) char shared[];
     Block block;

@@ -40,7 +40,7 @@ INLINE void multiply_plain(float (*d)[BANDS][2][8], const float *left, const flo
     }
 }
 
-extern "C" __global__ void __launch_bounds__(128) coda_kernel(const __grid_constant__ Params P)
+extern "C" __global__ void __launch_bounds__(128) KERNEL(const __grid_constant__ Params P)
 {
     __shared__ float left[DEPTH * TILE_ROWS], right[DEPTH * RIGHT_ROWS];
     __shared__ float values[VALUES > 0 ? VALUES * VALUE_ROWS : 1];

@@ -193,7 +193,7 @@ INLINE void take_accumulators(Accumulators &acc, float (*d)[BANDS][4], int band,
     }
 }
 
-extern "C" __global__ void __launch_bounds__(128) coda_kernel(const __grid_constant__ Params P)
+extern "C" __global__ void __launch_bounds__(128) KERNEL(const __grid_constant__ Params P)
 {
     extern __shared__ __align__(128) char shared[];
     const u32 ring = shared_address(shared);

@@ -1,7 +1,7 @@
 /* Programs whose values have one axis. */
 
 #if ROW_PROGRAM /* a thread a row */
-extern "C" __global__ void __launch_bounds__(128) coda_kernel(const __grid_constant__ Params P)
+extern "C" __global__ void __launch_bounds__(128) KERNEL(const __grid_constant__ Params P)
 {
     const int m = blockIdx.x * 128 + threadIdx.x;
     float values[VALUES > 0 ? VALUES : 1];
@@ -9,7 +9,7 @@ extern "C" __global__ void __launch_bounds__(128) coda_kernel(const __grid_const
         coda_rows(P, m, values, true);
 }
 #else /* 32 columns a block; 8 threads share the rows of a column */
-extern "C" __global__ void __launch_bounds__(256) coda_kernel(const __grid_constant__ Params P)
+extern "C" __global__ void __launch_bounds__(256) KERNEL(const __grid_constant__ Params P)
 {
     enum { SLICES = 8, KEPT = TOTALS > 0 ? TOTALS : 1 };
     __shared__ float parts[SLICES][KEPT][32];
