@@ -8,36 +8,36 @@
 INLINE lanes evens(lanes a, lanes b)
 {
 #if LANES == 16
-    return __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    return SHUFFLE(ints, a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
 #elif LANES == 8
-    return __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14);
+    return SHUFFLE(ints, a, b, 0, 2, 4, 6, 8, 10, 12, 14);
 #else
-    return __builtin_shufflevector(a, b, 0, 2, 4, 6);
+    return SHUFFLE(ints, a, b, 0, 2, 4, 6);
 #endif
 }
 
 INLINE lanes odds(lanes a, lanes b)
 {
 #if LANES == 16
-    return __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+    return SHUFFLE(ints, a, b, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
 #elif LANES == 8
-    return __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15);
+    return SHUFFLE(ints, a, b, 1, 3, 5, 7, 9, 11, 13, 15);
 #else
-    return __builtin_shufflevector(a, b, 1, 3, 5, 7);
+    return SHUFFLE(ints, a, b, 1, 3, 5, 7);
 #endif
 }
 
 INLINE void store_interleaved(float *to, lanes even, lanes odd)
 {
 #if LANES == 16
-    lanes low = __builtin_shufflevector(even, odd, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-    lanes high = __builtin_shufflevector(even, odd, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+    lanes low = SHUFFLE(ints, even, odd, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    lanes high = SHUFFLE(ints, even, odd, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
 #elif LANES == 8
-    lanes low = __builtin_shufflevector(even, odd, 0, 8, 1, 9, 2, 10, 3, 11);
-    lanes high = __builtin_shufflevector(even, odd, 4, 12, 5, 13, 6, 14, 7, 15);
+    lanes low = SHUFFLE(ints, even, odd, 0, 8, 1, 9, 2, 10, 3, 11);
+    lanes high = SHUFFLE(ints, even, odd, 4, 12, 5, 13, 6, 14, 7, 15);
 #else
-    lanes low = __builtin_shufflevector(even, odd, 0, 4, 1, 5);
-    lanes high = __builtin_shufflevector(even, odd, 2, 6, 3, 7);
+    lanes low = SHUFFLE(ints, even, odd, 0, 4, 1, 5);
+    lanes high = SHUFFLE(ints, even, odd, 2, 6, 3, 7);
 #endif
     lanes_store(to, low);
     lanes_store(to + LANES, high);

@@ -4,6 +4,8 @@
 #ifndef CODA_CPU_LANES_H
 #define CODA_CPU_LANES_H
 
+#include "runtime/shuffle.h"
+
 #include <math.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -168,17 +170,17 @@ INLINE bool lanes_any(ints mask)
 
 /* x with the lanes of each pair of groups of 1, 2, 4 or 8 swapped. */
 #if LANES == 16
-#define SWAP_1(x) __builtin_shufflevector(x, x, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14)
-#define SWAP_2(x) __builtin_shufflevector(x, x, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13)
-#define SWAP_4(x) __builtin_shufflevector(x, x, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11)
-#define SWAP_8(x) __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7)
+#define SWAP_1(x) SHUFFLE(ints, x, x, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14)
+#define SWAP_2(x) SHUFFLE(ints, x, x, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13)
+#define SWAP_4(x) SHUFFLE(ints, x, x, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11)
+#define SWAP_8(x) SHUFFLE(ints, x, x, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7)
 #elif LANES == 8
-#define SWAP_1(x) __builtin_shufflevector(x, x, 1, 0, 3, 2, 5, 4, 7, 6)
-#define SWAP_2(x) __builtin_shufflevector(x, x, 2, 3, 0, 1, 6, 7, 4, 5)
-#define SWAP_4(x) __builtin_shufflevector(x, x, 4, 5, 6, 7, 0, 1, 2, 3)
+#define SWAP_1(x) SHUFFLE(ints, x, x, 1, 0, 3, 2, 5, 4, 7, 6)
+#define SWAP_2(x) SHUFFLE(ints, x, x, 2, 3, 0, 1, 6, 7, 4, 5)
+#define SWAP_4(x) SHUFFLE(ints, x, x, 4, 5, 6, 7, 0, 1, 2, 3)
 #else
-#define SWAP_1(x) __builtin_shufflevector(x, x, 1, 0, 3, 2)
-#define SWAP_2(x) __builtin_shufflevector(x, x, 2, 3, 0, 1)
+#define SWAP_1(x) SHUFFLE(ints, x, x, 1, 0, 3, 2)
+#define SWAP_2(x) SHUFFLE(ints, x, x, 2, 3, 0, 1)
 #endif
 
 /* Sums and maxima of all lanes, always in the same tree. */

@@ -7,6 +7,7 @@
 #include "model/attention.h"
 #include "model/attention_pairs.h"
 #include "model/lanes.h"
+#include "runtime/shuffle.h"
 #include <math.h>
 
 enum { BLOCK = ATTENTION_BLOCK, TILE = 16 * 32 /* elements */, GROUPS = BLOCK / LANES };
@@ -79,8 +80,8 @@ LANE_INLINE lanes exp_negative(lanes x)
     for (int i = 0; i < 16; i++)                                                                                       \
         if (!(i & (step))) {                                                                                           \
             bit_lanes a = row[i], b = row[i + (step)];                                                                 \
-            row[i] = __builtin_shufflevector(a, b, low);                                                               \
-            row[i + (step)] = __builtin_shufflevector(a, b, high);                                                     \
+            row[i] = SHUFFLE(bit_lanes, a, b, low);                                                                    \
+            row[i + (step)] = SHUFFLE(bit_lanes, a, b, high);                                                          \
         }
 #define LOW_1  0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30
 #define HIGH_1 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31

@@ -109,7 +109,9 @@ static void join_program(struct joining *j, const struct graph *program)
 struct graph *chain_join(const struct graph *const *program, int count, const struct graph *wanted,
                          struct complaint *why)
 {
-    struct graph empty = {.name = (char[]){"joined"}};
+    struct graph empty;
+    memset(&empty, 0, sizeof empty);
+    empty.name = (char[]){"joined"};
     struct joining *j = calloc(1, sizeof *j);
     if (j)
         j->wanted = wanted;
