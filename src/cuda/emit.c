@@ -101,14 +101,6 @@ int emit_place(struct emitter *e, const struct place *at)
     return e->place_count++;
 }
 
-/* The memo and text of the depth where a value is computed. */
-struct level {
-    struct memo *memo;
-    int *count;
-    struct text *text;
-    int place;
-};
-
 static struct level level_of(struct emitter *e, int node, const struct place *at)
 {
     enum space space = e->plan->form->space[node];
@@ -149,10 +141,7 @@ static void fresh_name(const struct level *level, int node, char *name)
         snprintf(name, NAME_TEXT, "v%d", node);
 }
 
-/* Defines `name` as an expression. */
-static void define(struct emitter *e, const struct level *level, int node, char *name, const char *format, ...)
-    __attribute__((format(printf, 5, 6)));
-static void define(struct emitter *e, const struct level *level, int node, char *name, const char *format, ...)
+void emit_define(struct emitter *e, const struct level *level, int node, char *name, const char *format, ...)
 {
     char expression[2400];
     va_list arguments;
@@ -224,18 +213,18 @@ static void emit_in(struct emitter *e, int index, const struct place *at, const 
     int input;
     switch (e->plan->form->space[index]) {
     case SPACE_UNIFORM:
-        define(e, level, index, name, "load_%s(P.t[%d].data, 0)", type, node->index);
+        emit_define(e, level, index, name, "load_%s(P.t[%d].data, 0)", type, node->index);
         return;
     case SPACE_ROW:
-        define(e, level, index, name, "load_%s(P.t[%d].data, m)", type, node->index);
+        emit_define(e, level, index, name, "load_%s(P.t[%d].data, m)", type, node->index);
         return;
     case SPACE_COLUMN:
         if (at->region == AT_FINISH || at->region == AT_TOTALS) {
-            define(e, level, index, name, "load_%s(P.t[%d].data, n)", type, node->index);
+            emit_define(e, level, index, name, "load_%s(P.t[%d].data, n)", type, node->index);
             return;
         }
         column_words(e, index, at, run, sizeof run);
-        define(e, level, index, name, "word_%s(%s, %s)", type, run, at->x);
+        emit_define(e, level, index, name, "word_%s(%s, %s)", type, run, at->x);
         return;
     case SPACE_TILE:
     case SPACE_HALF:
@@ -245,12 +234,13 @@ static void emit_in(struct emitter *e, int index, const struct place *at, const 
                       e->graph->operand[node->index].name);
             return;
         }
-        define(e, level, index, name, "word_%s(in.i%d[%s][h], %s)", type, input, at->b, at->x);
+        emit_define(e, level, index, name, "word_%s(in.i%d[%s][h], %s)", type, input, at->b, at->x);
         return;
     case SPACE_ROW_RUNS:
         run_index(e, &node->shape.dim[1], at, run, sizeof run);
-        define(e, level, index, name, "load_%s(P.t[%d].data, CLAMP_ROW(row) * P.t[%d].stride + CLAMP(%s, RUNS(%d)))",
-               type, node->index, node->index, run, plan_extent(e->plan, &node->shape.dim[1].run));
+        emit_define(e, level, index, name,
+                    "load_%s(P.t[%d].data, CLAMP_ROW(row) * P.t[%d].stride + CLAMP(%s, RUNS(%d)))", type, node->index,
+                    node->index, run, plan_extent(e->plan, &node->shape.dim[1].run));
         return;
     case SPACE_COLUMN_PARTS:
         if (at->region == AT_FINISH || at->region == AT_TOTALS)
@@ -259,106 +249,24 @@ static void emit_in(struct emitter *e, int index, const struct place *at, const 
             snprintf(run, sizeof run, "(%s + %s)", at->column, at->x);
         else
             run_index(e, &node->shape.dim[0], at, run, sizeof run);
-        define(e, level, index, name, "load_%s(P.t[%d].data, CLAMP(%s, RUNS(%d)))", type, node->index, run,
-               plan_extent(e->plan, &node->shape.dim[0].run));
+        emit_define(e, level, index, name, "load_%s(P.t[%d].data, CLAMP(%s, RUNS(%d)))", type, node->index, run,
+                    plan_extent(e->plan, &node->shape.dim[0].run));
         return;
     case SPACE_COLUMN_RUNS:
         if (at->region == AT_FINISH)
-            define(e, level, index, name, "load_%s(P.t[%d].data, (long)run * P.t[%d].stride + n)", type, node->index,
-                   node->index);
+            emit_define(e, level, index, name, "load_%s(P.t[%d].data, (long)run * P.t[%d].stride + n)", type,
+                        node->index, node->index);
         else
-            define(e, level, index, name,
-                   "load_%s(P.t[%d].data, CLAMP_ROW(row) / %d * P.t[%d].stride + CLAMP(%s + %s, COLUMNS))", type,
-                   node->index, plan_extent(e->plan, &node->shape.dim[0].run), node->index, at->column, at->x);
+            emit_define(e, level, index, name,
+                        "load_%s(P.t[%d].data, CLAMP_ROW(row) / %d * P.t[%d].stride + CLAMP(%s + %s, COLUMNS))", type,
+                        node->index, plan_extent(e->plan, &node->shape.dim[0].run), node->index, at->column, at->x);
         return;
     default:
         emit_fail(e, "`%s` has no place in a CUDA kernel", e->graph->operand[node->index].name);
     }
 }
 
-static void emit_total(struct emitter *e, int index, const struct level *level, char *name)
-{
-    if (e->total_count == (int)(sizeof e->total / sizeof *e->total)) {
-        emit_fail(e, "more than %d reductions over columns in one CUDA kernel", e->total_count);
-        return;
-    }
-    define(e, level, index, name, "total[%d]", e->total_count);
-    e->total[e->total_count++] = index;
-}
-
-/* A whole reduction of an operand in memory. */
-static void emit_whole(struct emitter *e, int index, const struct place *at, const struct level *level, char *name)
-{
-    const struct node *node = &e->graph->node[index];
-    const struct node *in = &e->graph->node[node->input[0]];
-    const char *type = type_of(e, in->index);
-    const char *kind = node->op == OP_SUM          ? "sum"
-                       : node->op == OP_REDUCE_MAX ? "max"
-                       : node->op == OP_ABSMAX     ? "absmax"
-                                                   : "logsumexp";
-    int position = in->shape.dim[0].axis == node->axis ? 0 : 1;
-    char line[160];
-    const char *count = in->shape.rank == 2 ? (position ? "columns" : "rows") : "rows";
-    if (in->shape.rank == 1) {
-        define(e, level, index, name, "whole_%s_%s(P.t[%d].data, P.t[%d].rows, 1)", kind, type, in->index, in->index);
-    } else if (position == 1) {
-        /* One value a row of the operand, which is a row or a column of the tile. */
-        bool is_long = at->region == AT_ROW && !strcmp(type, "f32");
-        int ahead = e->plan->form->column_axis < 0 ? 8 : 4; /* of a tile's prologue, rows are shorter */
-        if (at->region == AT_ROW)
-            snprintf(line, sizeof line, "(long)m");
-        else if (at->region == AT_FINISH || at->region == AT_TOTALS)
-            snprintf(line, sizeof line, "(long)n");
-        else
-            snprintf(line, sizeof line, "CLAMP(%s + %s, P.t[%d].rows)", at->column, at->x, in->index);
-        if (is_long)
-            define(e, level, index, name, "long_%s<%d>(P.t[%d].data + %s * P.t[%d].stride * 4, P.t[%d].columns)", kind,
-                   ahead, in->index, line, in->index, in->index);
-        else
-            define(e, level, index, name, "whole_%s_%s(P.t[%d].data + %s * P.t[%d].stride * SIZE_%s, P.t[%d].%s, 1)",
-                   kind, type, in->index, line, in->index, type, in->index, count);
-    } else if (at->region == AT_TOTALS) {
-        emit_total(e, index, level, name);
-    } else {
-        define(e, level, index, name,
-               "whole_%s_%s(P.t[%d].data + CLAMP(%s + %s, P.t[%d].columns) * SIZE_%s, P.t[%d].rows, P.t[%d].stride)",
-               kind, type, in->index, at->region == AT_FINISH ? "n" : at->column, at->region == AT_FINISH ? "0" : at->x,
-               in->index, type, in->index, in->index);
-    }
-}
-
-/* A finished run: of the group's registers, or the total at the end of a run of rows. */
-static void emit_run(struct emitter *e, int index, const struct place *at, const struct level *level, char *name)
-{
-    const struct reduction *reduction = plan_reduction(e->plan, index);
-    int run = reduction->run;
-    if (reduction->over_rows) {
-        if (at->region != AT_FINISH)
-            emit_fail(e, "runs of rows are read back by the tile");
-        else
-            define(e, level, index, name, "total%d", index);
-    } else if (at->region == AT_RUN) {
-        define(e, level, index, name, "s%d[%s][h]", index, at->b);
-    } else if (run >= BLOCK_COLUMNS) {
-        define(e, level, index, name, "s%d[(%s) / %d][h]", index, at->b, run / BLOCK_COLUMNS);
-    } else if (run >= 8) {
-        define(e, level, index, name, "s%d[%s][h]", index, at->b);
-    } else {
-        define(e, level, index, name, "s%d[(%s) * %d + (%s) / %d][h]", index, at->b, 8 / run, at->x, run);
-    }
-}
-
 /* ---------------------------------------------------------------- operations */
-
-const char *combine_text(enum op op)
-{
-    return op == OP_SUM ? "coda_add" : "coda_max";
-}
-
-const char *identity_text(enum op op)
-{
-    return op == OP_SUM || op == OP_ABSMAX ? "0.0f" : "-INFINITE";
-}
 
 void emit_store(struct emitter *e, struct text *text, const char *indent, int operand, const char *index,
                 const char *value)
@@ -412,11 +320,11 @@ static bool emit_fused(struct emitter *e, int index, const struct place *at, con
     emit_value(e, product->input[1], at, b);
     emit_value(e, node->input[1 - which], at, c);
     if (node->op == OP_ADD)
-        define(e, level, index, name, "__fmaf_rn(%s, %s, %s)", a, b, c);
+        emit_define(e, level, index, name, "__fmaf_rn(%s, %s, %s)", a, b, c);
     else if (which == 0)
-        define(e, level, index, name, "__fmaf_rn(%s, %s, -%s)", a, b, c);
+        emit_define(e, level, index, name, "__fmaf_rn(%s, %s, -%s)", a, b, c);
     else
-        define(e, level, index, name, "__fmaf_rn(-%s, %s, %s)", a, b, c);
+        emit_define(e, level, index, name, "__fmaf_rn(-%s, %s, %s)", a, b, c);
     return true;
 }
 
@@ -425,7 +333,7 @@ static void emit_assumed(struct emitter *e, int index, const struct place *at, c
 {
     char value[NAME_TEXT];
     emit_value(e, e->graph->node[index].input[e->assumed_true ? 1 : 2], at, value);
-    define(e, level, index, name, "%s", value);
+    emit_define(e, level, index, name, "%s", value);
 }
 
 static void emit_branch(struct emitter *e, int index, const struct place *at, const struct level *level, char *name)
@@ -476,23 +384,23 @@ static void emit_elementwise(struct emitter *e, int index, const struct place *a
         (at->region == AT_FULL || at->region == AT_HALF)) {
         emit_value(e, node->input[0], at, input[0]);
         emit_inverse(e, node->input[1], at, input[1]);
-        define(e, level, index, name, "%s * %s", input[0], input[1]);
+        emit_define(e, level, index, name, "%s * %s", input[0], input[1]);
         return;
     }
     for (int i = 0; i < node->input_count; i++)
         emit_value(e, node->input[i], at, input[i]);
     substitute(cuda_text[node->op], input, text, sizeof text);
-    define(e, level, index, name, "%s", text);
+    emit_define(e, level, index, name, "%s", text);
 }
 
 static void emit_index(struct emitter *e, int index, const struct place *at, const struct level *level, char *name)
 {
     if (e->plan->form->space[index] == SPACE_ROW)
-        define(e, level, index, name, "(float)m");
+        emit_define(e, level, index, name, "(float)m");
     else if (at->region == AT_FINISH || at->region == AT_TOTALS)
-        define(e, level, index, name, "(float)n");
+        emit_define(e, level, index, name, "(float)n");
     else
-        define(e, level, index, name, "(float)(%s + %s)", at->column, at->x);
+        emit_define(e, level, index, name, "(float)(%s + %s)", at->column, at->x);
 }
 
 static void emit_repeat(struct emitter *e, int index, const struct place *at, const struct level *level, char *name)
@@ -500,12 +408,12 @@ static void emit_repeat(struct emitter *e, int index, const struct place *at, co
     int column = plan_column(e->plan, index);
     int operand = e->plan->column[column].operand;
     if (at->region == AT_FINISH || at->region == AT_TOTALS)
-        define(e, level, index, name, "load_%s(P.t[%d].data, n %% P.t[%d].rows)", type_of(e, operand), operand,
-               operand);
+        emit_define(e, level, index, name, "load_%s(P.t[%d].data, n %% P.t[%d].rows)", type_of(e, operand), operand,
+                    operand);
     else {
         char words[160];
         column_words(e, index, at, words, sizeof words);
-        define(e, level, index, name, "word_%s(%s, %s)", type_of(e, operand), words, at->x);
+        emit_define(e, level, index, name, "word_%s(%s, %s)", type_of(e, operand), words, at->x);
     }
 }
 
@@ -516,14 +424,14 @@ static bool emit_known(struct emitter *e, int index, const struct place *at, con
     char text[64];
     switch (node->op) {
     case OP_PARAM:
-        define(e, level, index, name, "P.parameter[%d]", node->index);
+        emit_define(e, level, index, name, "P.parameter[%d]", node->index);
         return true;
     case OP_NUMBER:
         number_text(node->number, text, sizeof text);
-        define(e, level, index, name, "%s", text);
+        emit_define(e, level, index, name, "%s", text);
         return true;
     case OP_SIZE:
-        define(e, level, index, name, "(float)P.size[%d]", node->axis);
+        emit_define(e, level, index, name, "(float)P.size[%d]", node->axis);
         return true;
     case OP_INDEX:
         emit_index(e, index, at, level, name);
@@ -531,7 +439,7 @@ static bool emit_known(struct emitter *e, int index, const struct place *at, con
     case OP_GEMM:
         for (int i = 0; i < e->plan->accumulator_count; i++)
             if (e->plan->form->accumulator[i] == index)
-                define(e, level, index, name, "ACCUMULATOR(%d, %s, h, %s)", i, at->b, at->x);
+                emit_define(e, level, index, name, "ACCUMULATOR(%d, %s, h, %s)", i, at->b, at->x);
         return true;
     default:
         return false;
@@ -550,22 +458,22 @@ static void emit_operation(struct emitter *e, int index, const struct place *at,
         return;
     case OP_CAST:
         emit_value(e, node->input[0], at, input);
-        define(e, level, index, name, "coda_round_%s(%s)", coda_dtype_name(node->dtype), input);
+        emit_define(e, level, index, name, "coda_round_%s(%s)", coda_dtype_name(node->dtype), input);
         return;
     case OP_BROADCAST:
         emit_value(e, node->input[0], at, input);
-        define(e, level, index, name, "%s", input);
+        emit_define(e, level, index, name, "%s", input);
         return;
     case OP_REPEAT:
         emit_repeat(e, index, at, level, name);
         return;
     case OP_GATHER:
-        define(e, level, index, name, "word_%s(in.i%d[%s][h], %s)", type_of(e, e->graph->node[node->input[0]].index),
-               plan_input(e->plan, index, 0), at->b, at->x);
+        emit_define(e, level, index, name, "word_%s(in.i%d[%s][h], %s)",
+                    type_of(e, e->graph->node[node->input[0]].index), plan_input(e->plan, index, 0), at->b, at->x);
         return;
     case OP_ONEHOT:
-        define(e, level, index, name, "(VALUE_ID(%d) == %s + %s ? 1.0f : 0.0f)",
-               plan_value(e->plan, node->input[0], true), at->column, at->x);
+        emit_define(e, level, index, name, "(VALUE_ID(%d) == %s + %s ? 1.0f : 0.0f)",
+                    plan_value(e->plan, node->input[0], true), at->column, at->x);
         return;
     case OP_EVEN:
     case OP_ODD:
@@ -576,7 +484,7 @@ static void emit_operation(struct emitter *e, int index, const struct place *at,
     case OP_ROPE:
         pair_expression(e, index, at, text);
         if (e->status == CODA_OK)
-            define(e, level, index, name, "%s", text);
+            emit_define(e, level, index, name, "%s", text);
         return;
     default:
         break;
@@ -607,7 +515,7 @@ void emit_value(struct emitter *e, int node, const struct place *at, char *name)
         if (value < 0)
             emit_fail(e, "a row value is missing from the plan");
         else
-            define(e, &level, node, name, "VALUE(%d)", value);
+            emit_define(e, &level, node, name, "VALUE(%d)", value);
         return;
     }
     emit_operation(e, node, at, &level, name);

@@ -31,6 +31,14 @@ struct memo {
     char name[NAME_TEXT];
 };
 
+/* The memo and text of the depth where a value is computed. */
+struct level {
+    struct memo *memo;
+    int *count;
+    struct text *text;
+    int place;
+};
+
 /* Text of three depths: computed once for a group, once for a row of a block, and once an element. */
 struct emitter {
     const struct plan *plan;
@@ -60,6 +68,14 @@ void emit_new_group(struct emitter *e);
 /* Emits what `node` needs at the place, and its name into name[NAME_TEXT]. */
 void emit_value(struct emitter *e, int node, const struct place *at, char *name);
 
+/* Defines a new `name` as an expression. */
+void emit_define(struct emitter *e, const struct level *level, int node, char *name, const char *format, ...)
+    __attribute__((format(printf, 5, 6)));
+/* reductions.c: a whole reduction of an operand in memory; a finished run, of the group's registers or the total at the end
+ * of a run of rows. */
+void emit_whole(struct emitter *e, int index, const struct place *at, const struct level *level, char *name);
+void emit_run(struct emitter *e, int index, const struct place *at, const struct level *level, char *name);
+
 struct place place_at(enum region region, const char *b, const char *x, const char *column);
 int emit_place(struct emitter *e, const struct place *at); /* its index in e->place */
 /* Is `index` wanted at the place for the first time in these rows, so that its array is declared now? */
@@ -85,7 +101,7 @@ void emit_store(struct emitter *e, struct text *text, const char *indent, int op
 /* inputs.c: loads eight columns of vector i from `column` on into an array whose name is `prefix`, i and `suffix`. */
 void emit_column_load(struct emitter *e, struct text *text, int i, const char *prefix, const char *suffix,
                       const char *column);
-/* The combining function, identity and tree of a reduction, as text. */
+/* reductions.c: the combining function and the identity of a reduction, as text. */
 const char *combine_text(enum op op);
 const char *identity_text(enum op op);
 
