@@ -1,5 +1,5 @@
 /* Every standard program, and passes that no standard one makes, with every schedule and placing of operands on the GPU
- * over a sweep of shapes, against the tests' own evaluation. Arguments: programs to test, all without any; a type (f32,
+ * over a sweep of shapes, against the tests' own evaluation. Arguments: programs to test, all without any, or a part of them all (2/7); before them a type (f32,
  * f16, e4m3, e5m2) in the place of bf16. With CODA_TEST_QUICK a few shapes. Prints a line a failure and a summary. */
 #include "cuda/kernel.h"
 #include "image.h"
@@ -228,14 +228,32 @@ static coda_dtype type_named(const char *name)
     return CODA_I32;
 }
 
-static int run_module(coda_device *device, const coda_module *module, const char *type, int argc, char **argv)
+/* What the arguments ask for: names, or a part of all programs, as in 2/7; nothing: everything. */
+struct wanted {
+    int argc;
+    char **argv;
+    int part, parts;
+    int seen, run; /* programs so far */
+};
+
+static bool is_wanted(struct wanted *wanted, const char *name)
+{
+    bool yes = wanted->argc == 0;
+    for (int i = 0; i < wanted->argc; i++)
+        yes |= !strcmp(wanted->argv[i], name);
+    if (wanted->parts > 0)
+        yes = wanted->seen % wanted->parts == wanted->part - 1;
+    wanted->seen++;
+    wanted->run += yes;
+    return yes;
+}
+
+static int run_module(coda_device *device, const coda_module *module, const char *type, struct wanted *of)
 {
     int failures = 0;
     for (int p = 0; p < coda_module_size(module); p++) {
         const coda_program *program = coda_module_program(module, p);
-        bool wanted = argc == 0;
-        for (int i = 0; i < argc; i++)
-            wanted |= !strcmp(argv[i], coda_program_name(program));
+        bool wanted = is_wanted(of, coda_program_name(program));
         for (int64_t head = 16; wanted && head <= 128; head = head == 16 ? 64 : 2 * head) {
             const struct gpu *gpu = device->state;
             struct run run = {.device = device, .multiprocessors = gpu->multiprocessors, .program = program};
@@ -280,9 +298,16 @@ int main(int argc, char **argv)
         return 1;
     }
     int skip = other ? 2 : 1;
-    int failures = run_module(device, other ? retyped : module, other ? argv[1] : "bf16", argc - skip, argv + skip);
+    struct wanted wanted = {.argc = argc - skip, .argv = argv + skip};
+    if (wanted.argc != 1 || sscanf(argv[skip], "%d/%d", &wanted.part, &wanted.parts) != 2)
+        wanted.parts = 0;
+    int failures = run_module(device, other ? retyped : module, other ? argv[1] : "bf16", &wanted);
     if (!other)
-        failures += run_module(device, more, "bf16", argc - skip, argv + skip);
+        failures += run_module(device, more, "bf16", &wanted);
+    if (wanted.run == 0) {
+        printf("FAIL no program has been asked for that exists\n");
+        failures++;
+    }
     coda_module_free(more);
     coda_module_free(retyped);
     coda_device_close(device);
