@@ -1,6 +1,7 @@
 /* Every standard program, and passes that no standard one makes, with every schedule and placing of operands on the GPU
- * over a sweep of shapes, against the tests' own evaluation. Arguments: programs to test, all without any, or a part of them all (2/7); before them a type (f32,
- * f16, e4m3, e5m2) in the place of bf16. With CODA_TEST_QUICK a few shapes. Prints a line a failure and a summary. */
+ * over a sweep of shapes, against the tests' own evaluation. Arguments: programs to test, all without any, or a part of
+ * all (2/7); before them a type (f32, f16, e4m3, e5m2) in the place of bf16. With CODA_TEST_QUICK a few shapes. Prints a
+ * line a failure and a summary. */
 #include "cuda/kernel.h"
 #include "image.h"
 #include "kit/compare.h"
