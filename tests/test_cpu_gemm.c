@@ -314,7 +314,8 @@ static void every_layout_and_type_agrees_with_double_on_random_shapes(void **sta
 /* Sizes at which not all of K, of the rows or of the columns is packed at once. */
 static void large_axes_agree_with_double(void **state)
 {
-    static const int64_t sizes[][3] = {{3, 20, 100000}, {6, 270, 40000}, {12000, 5, 700}, {3, 12000, 700}};
+    static const int64_t sizes[][3] = {
+        {3, 20, 100000}, {6, 270, 40000}, {12000, 5, 700}, {3, 12000, 700}, {97, 600, 3000}};
     (void)state;
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         for (int l = (int)i; l < LAYOUTS; l += 4)

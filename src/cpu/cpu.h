@@ -72,6 +72,7 @@ struct gemm_run {
     int64_t stride;
     int accumulators;
     int64_t accumulator_size;
+    int64_t strip; /* columns of a tile that all of K is multiplied out for at a time */
     struct product_operands {
         struct matrix left, right;
         int64_t depth; /* 0: the accumulator has no such product */

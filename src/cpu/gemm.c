@@ -86,15 +86,14 @@ static void multiply_strip(const struct gemm_run *run, int64_t row_tile, int64_t
 static void multiply_tile(const struct gemm_run *run, int64_t row_tile, int64_t column_tile,
                           const struct worker_memory *memory, float *accumulators)
 {
-    enum { STRIP = 256 };
     const struct side *left = &run->side[0], *right = &run->side[1];
     const int64_t rows = smaller(left->lines - row_tile * left->tile, left->tile);
     const int64_t columns = smaller(right->lines - column_tile * right->tile, right->tile);
-    for (int64_t first = 0; first < columns; first += STRIP) {
+    for (int64_t first = 0; first < columns; first += run->strip) {
         struct block_operands operands = {.memory = memory,
                                           .line = column_tile * right->tile + first,
                                           .rows = rows,
-                                          .columns = smaller(columns - first, STRIP)};
+                                          .columns = smaller(columns - first, run->strip)};
         multiply_strip(run, row_tile, column_tile, first, &operands, accumulators);
     }
 }
@@ -162,6 +161,17 @@ static void choose_blocks(struct gemm_run *run, const struct workspace *space)
         else
             run->side[0].most = (run->side[0].most + 1) / 2;
     }
+}
+
+/* Every strip passes the tile's left panels again: where the second cache does not hold these beside its sums, wide strips
+ * bring them in less often. */
+static void choose_strip(struct gemm_run *run, int64_t level2)
+{
+    const int64_t left = run->side[0].slots * run->side[0].bytes * run->chunk;
+    const int64_t column = run->accumulators * run->side[0].tile * (int64_t)sizeof(float);
+    run->strip = 256;
+    while (left > level2 / 2 && run->strip < run->side[1].tile && 2 * run->strip * column <= level2 / 2)
+        run->strip *= 2;
 }
 
 /* Packs what the block of tiles needs and is not packed yet, and multiplies it out. */
@@ -251,5 +261,6 @@ void cpu_gemm_launch(const coda_kernel *kernel)
     run->side[1].packed = state->workspace.packed[1];
     run->partial = state->workspace.partial;
     choose_blocks(run, &state->workspace);
+    choose_strip(run, state->machine.level2);
     run_blocks(run, kernel);
 }
