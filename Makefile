@@ -23,7 +23,7 @@ endif
 # Builds below other targets use every processor; a -j of the caller's overrules.
 JOBS     = $(if $(findstring j,$(filter-out --%,$(MAKEFLAGS))),,-j$(shell nproc 2>/dev/null || echo 2))
 
-.PHONY: all demo test asan lint format fuzz install clean help test-gpu test-python
+.PHONY: all demo test asan lint format fuzz install clean help test-gpu test-emulated test-python
 all: $(BUILD)/libcoda.a $(BUILD)/libcoda.so $(BUILD)/coda
 
 help:
@@ -31,6 +31,7 @@ help:
 	@echo 'make demo       train a small Llama on this repository'"'"'s text (DATA=file for another)'
 	@echo 'make test       the tests (needs libcmocka-dev)'
 	@echo 'make test-gpu   the tests that need an NVIDIA GPU'
+	@echo 'make test-emulated  CUDA kernels on a GPU that the host emulates (needs a C++ compiler and python3)'
 	@echo 'make test-python  the tests of the Python package (needs pytest, numpy, torch, transformers)'
 	@echo 'make asan       the tests under AddressSanitizer and UBSan'
 	@echo 'make lint       clang-format, clang-tidy, cppcheck'
@@ -127,6 +128,10 @@ test-gpu: all
 	@if $(PYTHON) -c 'import numpy, pytest, torch, transformers' 2>/dev/null; then $(MAKE) --no-print-directory test-python; \
 	else echo 'Python tests skipped: they need numpy, pytest, torch and transformers'; fi
 
+# CUDA kernels of every schedule, translated to C++ (tests/emulated).
+test-emulated: $(BUILD)/libcoda.a
+	@$(MAKE) --no-print-directory -C tests/gpu CODA_BUILD=$(abspath $(BUILD)) emulated
+
 # Leaks count too. Attention to time: -O1, and the sanitizers at once.
 asan:
 	@ASAN_OPTIONS=detect_leaks=1:abort_on_error=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
@@ -148,7 +153,7 @@ fuzz:
 	done
 
 # ---------------------------------------------------------------- lint
-C_FILES := $(wildcard include/*.h src/*/*.[ch] cli/*.[ch] tests/*.[ch] tests/kit/*.[ch] tests/software_tiles/*.[ch] tests/gpu/*.[ch] bench/*.[ch] examples/*.c)
+C_FILES := $(wildcard include/*.h src/*/*.[ch] cli/*.[ch] tests/*.[ch] tests/kit/*.[ch] tests/software_tiles/*.[ch] tests/emulated/*.c tests/emulated/emulated_gpu.h tests/gpu/*.[ch] bench/*.[ch] examples/*.c)
 format:
 	clang-format -i $(C_FILES)
 

@@ -1,4 +1,7 @@
 #include "image.h"
+#ifdef EMULATED
+#include "../emulated/emulated_gpu.h"
+#endif
 
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +14,18 @@ static int64_t stride_of(const coda_tensor *t, enum placing placing)
     if (placing == PLACING_ALIGNED)
         return (columns + step - 1) / step * step;
     return placing == PLACING_PACKED ? columns : (columns | 1) + 2;
+}
+
+coda_status open_gpu(coda_device **device, coda_error *error)
+{
+    const char *name = getenv("CODA_TEST_DEVICE"); /* "cuda:sm_90a" fails, but fills the cache without a GPU */
+#ifdef EMULATED
+    (void)error;
+    *device = emulated_open(name ? name : "cuda:sm_90a");
+    return CODA_OK;
+#else
+    return coda_device_open(name ? name : "cuda", device, error);
+#endif
 }
 
 coda_status image_new(struct image *image, coda_device *device, const struct trial *trial, enum placing placing,

@@ -19,6 +19,9 @@ struct image {
     size_t bytes[MAX_OPERANDS], offset[MAX_OPERANDS];
 };
 
+/* The machine's GPU, or the device that CODA_TEST_DEVICE names; built with EMULATED one whose kernels run on the host. */
+coda_status open_gpu(coda_device **device, coda_error *error);
+
 coda_status image_new(struct image *image, coda_device *device, const struct trial *trial, enum placing placing,
                       coda_error *error);
 void image_free(struct image *image);

@@ -57,7 +57,7 @@ int main(void)
     coda_device *device;
     coda_error error = {0};
     int failures = 0, runs = 0;
-    if (coda_standard_module(&module, &error) != CODA_OK || coda_device_open("cuda", &device, &error) != CODA_OK) {
+    if (coda_standard_module(&module, &error) != CODA_OK || open_gpu(&device, &error) != CODA_OK) {
         printf("skipped: %s\n", error.message);
         return 77;
     }

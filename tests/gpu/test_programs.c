@@ -282,8 +282,7 @@ int main(int argc, char **argv)
     coda_device *device;
     const coda_module *module;
     coda_module *retyped = NULL, *more = NULL;
-    const char *name = getenv("CODA_TEST_DEVICE"); /* "cuda:sm_90a" fails, but fills the cache without a GPU */
-    if (coda_device_open(name ? name : "cuda", &device, &error) != CODA_OK) {
+    if (open_gpu(&device, &error) != CODA_OK) {
         printf("skipped: %s\n", error.message);
         return 77;
     }

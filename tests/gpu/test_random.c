@@ -108,7 +108,7 @@ int main(int argc, char **argv)
     int outcomes[3] = {0};
     coda_device *device;
     coda_error error = {0};
-    if (coda_device_open("cuda", &device, &error) != CODA_OK) {
+    if (open_gpu(&device, &error) != CODA_OK) {
         printf("skipped: %s\n", error.message);
         return 77;
     }

@@ -3,7 +3,7 @@
  *
  * A result is good if its error is at most twice that of the reference's schedule of bf16 values, plus one rounding to
  * bf16, which is what a rounded accumulator adds. Whatever was in memory before, and run to run, it has the same bits. */
-#include "coda.h"
+#include "image.h"
 #include "kit/random.h"
 
 #include <math.h>
@@ -307,8 +307,7 @@ int main(int argc, char **argv)
     coda_device *gpu, *reference;
     const coda_module *bf16;
     coda_module *f32;
-    const char *name = getenv("CODA_TEST_DEVICE"); /* another than the GPU */
-    if (coda_device_open(name ? name : "cuda", &gpu, &error) != CODA_OK) {
+    if (open_gpu(&gpu, &error) != CODA_OK) {
         printf("skipped: %s\n", error.message);
         return 77;
     }

@@ -165,7 +165,7 @@ int main(void)
     static const int multiprocessors[] = {2, 6, 14, 48, 132};
     coda_device *device;
     coda_error error = {0};
-    if (coda_device_open("cuda", &device, &error) != CODA_OK) {
+    if (open_gpu(&device, &error) != CODA_OK) {
         printf("skipped: %s\n", error.message);
         return 77;
     }

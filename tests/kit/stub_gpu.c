@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-enum { MAX_RANGES = 32 };
+enum { MAX_RANGES = 128 };
 
 static struct {
     struct stub_counts counts;
@@ -346,10 +346,15 @@ static void install(struct gpu *gpu)
 
 coda_device *stub_open(void)
 {
+    return stub_open_as("cuda:sm_90a");
+}
+
+coda_device *stub_open_as(const char *name)
+{
     coda_device *device = NULL;
     coda_error error = {0};
     setenv("CODA_CACHE", "off", 0);
-    if (coda_device_open("cuda:sm_90a", &device, &error) != CODA_OK)
+    if (coda_device_open(name, &device, &error) != CODA_OK)
         fail_msg("%s", error.message);
     install(device->state);
     memset(&stub.counts, 0, sizeof stub.counts);

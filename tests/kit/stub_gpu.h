@@ -14,6 +14,7 @@ struct stub_counts {
 
 /* Fails the test where the device does not open. The cache is off unless CODA_CACHE is set by the test. */
 coda_device *stub_open(void);
+coda_device *stub_open_as(const char *name); /* another GPU: "cuda:sm_80" */
 void stub_close(coda_device *device);
 struct stub_counts *stub_counts(void); /* changed by atomics while launches run */
 void stub_reset(void);
