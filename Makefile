@@ -130,7 +130,7 @@ test-gpu: all
 
 # CUDA kernels of every schedule, translated to C++ (tests/emulated).
 test-emulated: $(BUILD)/libcoda.a
-	@$(MAKE) --no-print-directory -C tests/gpu CODA_BUILD=$(abspath $(BUILD)) emulated
+	@$(MAKE) --no-print-directory -C tests/gpu CODA_BUILD=$(abspath $(BUILD)) ONLY='$(ONLY)' emulated
 
 # Leaks count too. Attention to time: -O1, and the sanitizers at once.
 asan:
