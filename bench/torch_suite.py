@@ -13,6 +13,7 @@ reported with its reason.
 import argparse
 import dataclasses
 import json
+import random
 import statistics
 import time
 
@@ -91,13 +92,13 @@ class Bench:
             for _ in range(warm):
                 f()
         torch.cuda.synchronize()
-        times = {name: [] for name in runs}
+        times, order = {name: [] for name in runs}, random.Random(1)
         for _ in range(self.options.repeat):
-            for name, f in runs.items():
+            for name in order.sample(list(runs), len(runs)):  # what ran before moves a result
                 self.flush_memory.zero_()
                 begin, end = torch.cuda.Event(True), torch.cuda.Event(True)
                 begin.record()
-                f()
+                runs[name]()
                 end.record()
                 torch.cuda.synchronize()
                 times[name].append(begin.elapsed_time(end))
