@@ -22,29 +22,9 @@ args = parser.parse_args()
 os.environ["CODA_THREADS"] = str(args.threads)
 
 import numpy
+from structures import BF16, F32, I32, Dim, Dims, Error, Options, Tensor
 
-F32, BF16, I32 = 0, 1, 5
 SIZE = {F32: numpy.float32, BF16: numpy.uint16, I32: numpy.int32}
-
-
-class Error(ctypes.Structure):
-    _fields_ = [("status", ctypes.c_int), ("message", ctypes.c_char * 4096)]
-
-
-class Dims(ctypes.Structure):
-    class Item(ctypes.Structure):
-        _fields_ = [("axis", ctypes.c_char_p), ("size", ctypes.c_int64)]
-    _fields_ = [("count", ctypes.c_int), ("item", Item * 24)]
-
-
-class Tensor(ctypes.Structure):
-    _fields_ = [("data", ctypes.c_void_p), ("dtype", ctypes.c_int), ("rank", ctypes.c_int),
-                ("shape", ctypes.c_int64 * 2), ("stride", ctypes.c_int64)]
-
-
-class Options(ctypes.Structure):
-    _fields_ = [("size", ctypes.c_size_t), ("rows", ctypes.c_int), ("columns", ctypes.c_int),
-                ("schedule", ctypes.c_char_p), ("exact", ctypes.c_int)]
 
 
 class Library:
@@ -64,7 +44,7 @@ class Library:
         dims, kernel = Dims(len(fixed)), ctypes.c_void_p()
         options = Options(ctypes.sizeof(Options), *map(int, tile.split("x")), None, 0)
         for i, (axis, size) in enumerate(fixed.items()):
-            dims.item[i] = Dims.Item(axis.encode(), size)
+            dims.item[i] = Dim(axis.encode(), size)
         found = ctypes.c_void_p(self.lib.coda_module_find(self.module, program.encode()))
         self.call("coda_kernel_create", self.device, found, ctypes.byref(dims), ctypes.byref(options),
                   ctypes.byref(kernel))

@@ -43,30 +43,15 @@ for name in ("CODA_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM
 import numpy
 import torch
 import torch.nn.functional as F
+from structures import BF16, F32, I32, Dim, Dims, Error, Tensor
 
 torch.set_num_threads(args.threads)
-F32, BF16, I32 = 0, 1, 5
 TORCH = {F32: torch.float32, BF16: torch.bfloat16, I32: torch.int32}
 CODE = {torch.float32: F32, torch.bfloat16: BF16, torch.int32: I32}
 TOKENS, RUN = 2048, 128
 
 
 # ---------------------------------------------------------------- the library
-
-class Error(ctypes.Structure):
-    _fields_ = [("status", ctypes.c_int), ("message", ctypes.c_char * 4096)]
-
-
-class Dims(ctypes.Structure):
-    class Item(ctypes.Structure):
-        _fields_ = [("axis", ctypes.c_char_p), ("size", ctypes.c_int64)]
-    _fields_ = [("count", ctypes.c_int), ("item", Item * 24)]
-
-
-class Tensor(ctypes.Structure):
-    _fields_ = [("data", ctypes.c_void_p), ("dtype", ctypes.c_int), ("rank", ctypes.c_int),
-                ("shape", ctypes.c_int64 * 2), ("stride", ctypes.c_int64)]
-
 
 class Report(ctypes.Structure):
     _fields_ = [("step", ctypes.c_int64), ("loss", ctypes.c_double), ("gradient_norm", ctypes.c_double),
@@ -98,7 +83,7 @@ class Coda:
         if key not in self.kernels:
             dims, kernel = Dims(len(fixed)), ctypes.c_void_p()
             for i, (axis, size) in enumerate(fixed.items()):
-                dims.item[i] = Dims.Item(axis.encode(), size)
+                dims.item[i] = Dim(axis.encode(), size)
             found = self.lib.coda_module_find(self.modules[dtype], program.encode())
             self.call("coda_kernel_create", self.device, ctypes.c_void_p(found), ctypes.byref(dims), None,
                       ctypes.byref(kernel))

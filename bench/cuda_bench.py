@@ -15,41 +15,14 @@ try:
 except ImportError:  # --table needs none
     torch = None
 
-STATUS, MAX_DIMS = ctypes.c_int, 24
-F32, BF16, F16, E4M3, E5M2, I32 = range(6)
+from structures import BF16, F16, F32, I32, Dim, Dims, Error, Operand, Options, Tensor
+
 WRITTEN = b"""program wgrad_written {
     in  dY : bf16[K, M]
     in  X  : bf16[K, N]
     out dW : bf16[M, N] = dY.T @ X
 }"""
-TORCH = {F32: torch.float32, BF16: torch.bfloat16, F16: torch.float16, I32: torch.int32}
-
-
-class Error(ctypes.Structure):
-    _fields_ = [("status", STATUS), ("message", ctypes.c_char * 4096)]
-
-
-class Dim(ctypes.Structure):
-    _fields_ = [("axis", ctypes.c_char_p), ("size", ctypes.c_int64)]
-
-
-class Dims(ctypes.Structure):
-    _fields_ = [("count", ctypes.c_int), ("item", Dim * MAX_DIMS)]
-
-
-class Options(ctypes.Structure):
-    _fields_ = [("size", ctypes.c_size_t), ("tile_rows", ctypes.c_int), ("tile_columns", ctypes.c_int),
-                ("schedule", ctypes.c_char_p), ("exact", ctypes.c_int)]
-
-
-class Operand(ctypes.Structure):
-    _fields_ = [("name", ctypes.c_char_p), ("role", ctypes.c_int), ("dtype", ctypes.c_int), ("rank", ctypes.c_int),
-                ("dim", ctypes.c_char * 64 * 2)]
-
-
-class Tensor(ctypes.Structure):
-    _fields_ = [("data", ctypes.c_void_p), ("dtype", ctypes.c_int), ("rank", ctypes.c_int), ("shape", ctypes.c_int64 * 2),
-                ("stride", ctypes.c_int64)]
+TORCH = {F32: torch.float32, BF16: torch.bfloat16, F16: torch.float16, I32: torch.int32} if torch else {}
 
 
 class Coda:

@@ -11,7 +11,8 @@ Modes as in cuda_bench.py.
 """
 import argparse, ctypes, json
 import torch
-from cuda_bench import BF16, F32, Coda, Error, Tensor, interleaved, steady
+from cuda_bench import Coda, interleaved, steady
+from structures import BF16, F32, Error, Tensor
 
 
 class Options(ctypes.Structure):

@@ -19,7 +19,8 @@ import torch._functorch.config
 import torch.nn.functional as F
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from cuda_bench import BF16, F32, I32, MAX_DIMS, TORCH, Dims, Dim, Error, Tensor
+from cuda_bench import TORCH
+from structures import BF16, F32, I32, MAX_DIMS, Dim, Dims, Error, Tensor
 
 FORWARD, BACKWARD = 1, 2
 HEAD = b"""block head {
