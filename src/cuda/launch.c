@@ -329,12 +329,7 @@ static coda_status launch_anew(const struct gpu *gpu, struct cuda_kernel *k, con
     coda_status status = prepare_launch(gpu, k, launch, p, error);
     if (status == CODA_OK)
         status = launch_start(gpu, &k->plan, p, launch->stream, error);
-    if (entry && status == CODA_OK)
-        recent_keep(&k->recent, entry, launch, p->compiled, generation);
-    else if (entry)
-        entry->compiled = NULL;
-    if (entry)
-        recent_give_back(entry);
+    recent_keep(&k->recent, entry, launch, generation, status == CODA_OK);
     return status;
 }
 

@@ -149,12 +149,7 @@ static coda_status join_anew(const struct gpu *gpu, struct cuda_kernel *k, const
     coda_status status = prepare_joined(gpu, k, launch, count, problem, order, p, error);
     if (status == CODA_OK)
         status = launch_start(gpu, &k->plan, p, launch->stream, error);
-    if (entry && status == CODA_OK)
-        recent_keep(&k->recent_joined, entry, all, p->compiled, generation);
-    else if (entry)
-        entry->compiled = NULL;
-    if (entry)
-        recent_give_back(entry);
+    recent_keep(&k->recent_joined, entry, all, generation, status == CODA_OK);
     return status;
 }
 

@@ -74,11 +74,17 @@ struct prepared *recent_take(struct recent *recent)
     return NULL;
 }
 
-void recent_keep(const struct recent *recent, struct prepared *entry, const struct launch *launch,
-                 const struct compiled *compiled, unsigned generation)
+void recent_keep(const struct recent *recent, struct prepared *entry, const struct launch *launch, unsigned generation,
+                 bool good)
 {
-    memcpy(entry->operand, launch->operand, (size_t)recent->operand_count * sizeof *entry->operand);
-    memcpy(entry->parameter, launch->parameter, (size_t)recent->parameter_count * sizeof *entry->parameter);
-    entry->compiled = compiled;
-    entry->generation = generation;
+    if (!entry)
+        return;
+    if (good) {
+        memcpy(entry->operand, launch->operand, (size_t)recent->operand_count * sizeof *entry->operand);
+        memcpy(entry->parameter, launch->parameter, (size_t)recent->parameter_count * sizeof *entry->parameter);
+        entry->generation = generation;
+    } else {
+        entry->compiled = NULL;
+    }
+    recent_give_back(entry);
 }

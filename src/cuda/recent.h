@@ -34,9 +34,9 @@ void recent_free(struct recent *recent);
 struct prepared *recent_find(struct recent *recent, const struct launch *launch, unsigned generation);
 /* An old entry to overwrite, taken; NULL: all are in use. */
 struct prepared *recent_take(struct recent *recent);
-/* Remembers what the launch was. */
-void recent_keep(const struct recent *recent, struct prepared *entry, const struct launch *launch,
-                 const struct compiled *compiled, unsigned generation);
-void recent_give_back(struct prepared *entry);
+/* Gives an entry of recent_take back: it remembers what the launch was, or nothing where that failed. NULL is allowed. */
+void recent_keep(const struct recent *recent, struct prepared *entry, const struct launch *launch, unsigned generation,
+                 bool good);
+void recent_give_back(struct prepared *entry); /* of recent_find */
 
 #endif
