@@ -37,13 +37,9 @@ static coda_status emit_rope(struct builder *b, int n)
 {
     const struct node *node = &b->graph->node[n];
     struct step step;
-    coda_status status = cpu_start_step(b, n, &step);
+    coda_status status = cpu_start_step_on_tile(b, n, &step);
     if (status != CODA_OK)
         return status;
-    int input = cpu_full_input(b, b->value[node->input[0]], &step, 0);
-    if (input < 0)
-        return CODA_MEMORY;
-    cpu_add_input(&step, input);
     step.run = cpu_step_rope;
     step.operand = cpu_operand_of(b, node->input[1]);
     step.ids = cpu_operand_of(b, node->input[2]);

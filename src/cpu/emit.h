@@ -25,6 +25,8 @@ bool cpu_is_scalar(const struct builder *b, int value, enum site site);
 int cpu_elementwise_input(struct builder *b, int value, const struct step *step);
 /* The value as one with an element for each place of the step's site and of `form`. */
 int cpu_full_input(struct builder *b, int value, const struct step *step, int form);
+/* cpu_start_step, with the node's first input as one of the tile's columns. */
+coda_status cpu_start_step_on_tile(struct builder *b, int n, struct step *step);
 
 static inline int cpu_run_length(const struct builder *b, const struct node *node)
 {

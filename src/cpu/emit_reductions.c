@@ -52,13 +52,9 @@ coda_status cpu_emit_run_reduction(struct builder *b, int n)
 {
     const struct node *node = &b->graph->node[n];
     struct step step;
-    coda_status status = cpu_start_step(b, n, &step);
+    coda_status status = cpu_start_step_on_tile(b, n, &step);
     if (status != CODA_OK)
         return status;
-    int input = cpu_full_input(b, b->value[node->input[0]], &step, 0);
-    if (input < 0)
-        return CODA_MEMORY;
-    cpu_add_input(&step, input);
     step.run = cpu_step_runs;
     step.length = cpu_run_length(b, node);
     if (reduction_of(node->op) == REDUCE_LOGSUMEXP)

@@ -207,3 +207,15 @@ int cpu_full_input(struct builder *b, int value, const struct step *step, int fo
         return value;
     return copy_value(b, value, step->site, form, step->guard, step->row_run);
 }
+
+coda_status cpu_start_step_on_tile(struct builder *b, int n, struct step *step)
+{
+    coda_status status = cpu_start_step(b, n, step);
+    if (status != CODA_OK)
+        return status;
+    int input = cpu_full_input(b, b->value[b->graph->node[n].input[0]], step, 0);
+    if (input < 0)
+        return CODA_MEMORY;
+    cpu_add_input(step, input);
+    return CODA_OK;
+}
