@@ -183,12 +183,6 @@ template <typename T> static T shuffle(T value, unsigned from)
 }
 template <typename T> static T __shfl_xor_sync(unsigned, T value, int distance) { return shuffle(value, threadIdx.x ^ distance); }
 template <typename T> static T __shfl_sync(unsigned, T value, int from) { return shuffle(value, from); }
-template <typename T> static T __shfl_down_sync(unsigned, T value, int distance)
-{
-    const unsigned lane = threadIdx.x % 32;
-    return shuffle(value, lane + distance < 32 ? lane + distance : lane);
-}
-
 static bool __all_sync(unsigned, bool answer)
 {
     EXCHANGE[threadIdx.x % 32][0] = answer;
