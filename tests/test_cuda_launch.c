@@ -43,17 +43,22 @@ static void place(struct subject *s, int64_t rows)
     assert_true(at <= POOL);
 }
 
-static void open_subject(struct subject *s)
+static void open_subject_on(struct subject *s, const char *gpu)
 {
     coda_error error = {0};
     memset(s, 0, sizeof *s);
-    s->device = stub_open();
+    s->device = stub_open_as(gpu);
     s->pool = aligned_alloc(1 << 21, POOL);
     assert_non_null(s->pool);
     stub_memory(s->pool, POOL, MEMORY_IS_DEVICE, 0);
     place(s, 256);
     if (coda_kernel_create(s->device, standard_program("gemm_residual_rms"), NULL, NULL, &s->kernel, &error) != CODA_OK)
         fail_msg("%s", error.message);
+}
+
+static void open_subject(struct subject *s)
+{
+    open_subject_on(s, "cuda:sm_90a");
 }
 
 static void close_subject(struct subject *s)
@@ -202,6 +207,27 @@ static void parameters_of_the_program_reach_the_kernel(void **state)
     close_subject(&s);
 }
 
+static void a_launch_may_begin_early_where_gpu_and_driver_know_how(void **state)
+{
+    static const struct {
+        const char *gpu;
+        int driver;
+        bool early;
+    } rows[] = {{"cuda:sm_90a", 13000, true}, {"cuda:sm_90a", 12020, false}, {"cuda:sm_80", 13000, false}};
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct subject s;
+        open_subject_on(&s, rows[i].gpu);
+        ((struct gpu *)s.device->state)->driver.version = rows[i].driver;
+        stub_copy_parameters(layout_of(&s).total);
+        run(&s, NULL);
+        assert_int_equal(stub_counts()->begins_early, rows[i].early);
+        run(&s, NULL);
+        assert_int_equal(stub_counts()->begins_early, rows[i].early);
+        close_subject(&s);
+    }
+}
+
 /* ---------------------------------------------------------------- what is refused, also after a good launch */
 
 static void memory_that_is_not_the_gpus_is_refused(void **state)
@@ -332,6 +358,7 @@ int main(void)
         cmocka_unit_test(launches_that_take_turns_are_both_remembered),
         cmocka_unit_test(what_differs_from_the_launch_before_reaches_the_kernel),
         cmocka_unit_test(parameters_of_the_program_reach_the_kernel),
+        cmocka_unit_test(a_launch_may_begin_early_where_gpu_and_driver_know_how),
         cmocka_unit_test(memory_that_is_not_the_gpus_is_refused),
         cmocka_unit_test(memory_that_was_released_is_asked_about_again),
         cmocka_unit_test(threads_launch_one_kernel_at_once),

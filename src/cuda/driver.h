@@ -59,6 +59,7 @@ enum {
     MEMORY_IS_DEVICE = 2,
     /* CUlaunchAttributeID */
     LAUNCH_CLUSTER = 4,
+    LAUNCH_BEGINS_EARLY = 6, /* PROGRAMMATIC_STREAM_SERIALIZATION */
     /* CUtensorMapDataType, swizzle, promotion */
     MAP_F16 = 6,
     MAP_BF16 = 9,

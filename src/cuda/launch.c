@@ -302,18 +302,27 @@ static coda_status prepare_launch(const struct gpu *gpu, const struct cuda_kerne
     return launch_parameters(gpu, plan, &compiled->variant, launch, &geometry, p->bytes, error);
 }
 
+/* May a launch begin while the one before it in its stream ends? Its kernel waits (await_launches_before); captured graphs
+ * have had such edges since CUDA 12.3. */
+static bool begins_early(const struct gpu *gpu)
+{
+    return gpu->capability >= 90 && gpu->driver.version >= 12030;
+}
+
 coda_status launch_start(const struct gpu *gpu, const struct plan *plan, const struct prepared *p, void *stream,
                          coda_error *error)
 {
     struct launch_configuration configuration = p->configuration;
-    struct launch_attribute cluster = {.id = LAUNCH_CLUSTER,
-                                       .value.cluster = {(unsigned)p->compiled->variant.cluster, 1, 1}};
+    struct launch_attribute attribute[2];
     void *arguments[1] = {p->bytes};
     configuration.stream = stream;
-    if (p->compiled->variant.cluster > 1) {
-        configuration.attributes = &cluster;
-        configuration.attribute_count = 1;
-    }
+    configuration.attributes = attribute;
+    if (p->compiled->variant.cluster > 1)
+        attribute[configuration.attribute_count++] = (struct launch_attribute){
+            .id = LAUNCH_CLUSTER, .value.cluster = {(unsigned)p->compiled->variant.cluster, 1, 1}};
+    if (begins_early(gpu))
+        attribute[configuration.attribute_count++] =
+            (struct launch_attribute){.id = LAUNCH_BEGINS_EARLY, .value.flag = 1};
     return driver_check(&gpu->driver,
                         gpu->driver.LaunchKernelEx(&configuration, p->compiled->function, arguments, NULL),
                         "cuLaunchKernelEx", plan->graph->name, error);

@@ -65,7 +65,7 @@ enum { PRESERVED = 11 };
 struct thread {
     void *top;
     char *stack;
-    bool done;
+    bool done, begun; /* begun: it has waited for the launches before */
 };
 static thread threads[MOST_BLOCKS * MOST_THREADS];
 static void *scheduler;
@@ -75,11 +75,23 @@ static const void *parameters;
 static void emulated_kernel(const void *parameters);
 static void deliver_some();
 
+static void ptx_griddepcontrol_launch_dependents() {}
+static void ptx_griddepcontrol_wait() { threads[now].begun = true; }
+/* A launch may begin while the one before it still runs, and end no sooner. */
+static void must_have_begun(const char *what)
+{
+    if (threads[now].begun)
+        return;
+    fprintf(stderr, "%s comes before the wait for the launches before this one\n", what);
+    abort();
+}
+
 static void give_way() { switch_stacks(&threads[now].top, scheduler); }
 
 static void run_thread()
 {
     emulated_kernel(parameters);
+    must_have_begun("the end");
     threads[now].done = true;
     progress++;
     give_way();
@@ -99,7 +111,7 @@ static void start_thread(thread &t)
     top -= 20;
     top[PRESERVED] = (void *)run_thread;
 #endif
-    t.top = top, t.done = false;
+    t.top = top, t.done = t.begun = false;
 }
 
 static void meet(meeting &at, unsigned size)
@@ -262,31 +274,36 @@ static const char *aligned(const void *p, unsigned bytes)
     return (const char *)p;
 }
 #define WORD(p, i) load<unsigned>(aligned(p, 4) + 4 * (i))
-static void ptx_ld_global_u8(unsigned &v, const void *p) { v = load<uint8_t>(p); }
-template <typename T> static void ptx_ld_global_u16(T &v, const void *p) { v = load<uint16_t>(aligned(p, 2)); }
-static void ptx_ld_global_u32(unsigned &v, const void *p) { v = WORD(p, 0); }
-static void ptx_ld_global_v2_b32(unsigned &a, unsigned &b, const void *p) { aligned(p, 8), a = WORD(p, 0), b = WORD(p, 1); }
+static const char *operand(const void *p, unsigned bytes)
+{
+    must_have_begun("an access to an operand");
+    return aligned(p, bytes);
+}
+static void ptx_ld_global_u8(unsigned &v, const void *p) { v = load<uint8_t>(operand(p, 1)); }
+template <typename T> static void ptx_ld_global_u16(T &v, const void *p) { v = load<uint16_t>(operand(p, 2)); }
+static void ptx_ld_global_u32(unsigned &v, const void *p) { operand(p, 4), v = WORD(p, 0); }
+static void ptx_ld_global_v2_b32(unsigned &a, unsigned &b, const void *p) { operand(p, 8), a = WORD(p, 0), b = WORD(p, 1); }
 static void ptx_ld_global_v4_b32(unsigned &a, unsigned &b, unsigned &c, unsigned &d, const void *p)
 {
-    aligned(p, 16), a = WORD(p, 0), b = WORD(p, 1), c = WORD(p, 2), d = WORD(p, 3);
+    operand(p, 16), a = WORD(p, 0), b = WORD(p, 1), c = WORD(p, 2), d = WORD(p, 3);
 }
 #define ptx_ld_global_L1_no_allocate_v2_b32 ptx_ld_global_v2_b32
 #define ptx_ld_global_L1_no_allocate_v4_b32 ptx_ld_global_v4_b32
 #define ptx_ld_global_L2_128B_v2_b32        ptx_ld_global_v2_b32
 #define ptx_ld_global_L2_128B_v4_b32        ptx_ld_global_v4_b32
-static void ptx_st_global_u8(char *p, unsigned v) { *p = (char)v; }
-static void ptx_st_global_u16(char *p, unsigned v) { memcpy((char *)aligned(p, 2), &v, 2); }
-static void ptx_st_global_u32(char *p, unsigned v) { memcpy((char *)aligned(p, 4), &v, 4); }
+static void ptx_st_global_u8(char *p, unsigned v) { *(char *)operand(p, 1) = (char)v; }
+static void ptx_st_global_u16(char *p, unsigned v) { memcpy((char *)operand(p, 2), &v, 2); }
+static void ptx_st_global_u32(char *p, unsigned v) { memcpy((char *)operand(p, 4), &v, 4); }
 static void put(char *p, unsigned a, unsigned b, unsigned c, unsigned d, unsigned count)
 {
     const unsigned w[4] = {a, b, c, d};
     memcpy((char *)aligned(p, 4 * count), w, 4 * count);
 }
-static void ptx_st_global_v2_b32(char *p, unsigned a, unsigned b) { put(p, a, b, 0, 0, 2); }
-static void ptx_st_global_v4_b32(char *p, unsigned a, unsigned b, unsigned c, unsigned d) { put(p, a, b, c, d, 4); }
+static void ptx_st_global_v2_b32(char *p, unsigned a, unsigned b) { operand(p, 8), put(p, a, b, 0, 0, 2); }
+static void ptx_st_global_v4_b32(char *p, unsigned a, unsigned b, unsigned c, unsigned d) { operand(p, 16), put(p, a, b, c, d, 4); }
 static void ptx_red_global_add_f32(char *p, float v)
 {
-    const float sum = load<float>(aligned(p, 4)) + v;
+    const float sum = load<float>(operand(p, 4)) + v;
     memcpy(p, &sum, 4);
 }
 static void ptx_red_global_add_v4_f32(char *p, float a, float b, float c, float d)
@@ -315,7 +332,7 @@ static void ptx_st_shared_v4_b32(unsigned to, unsigned a, unsigned b, unsigned c
 static void copy(unsigned to, const void *from, unsigned bytes, unsigned size)
 {
     memset(shared_at(to, size), 0, size);
-    memcpy(shared_at(to, size), bytes ? aligned(from, size) : "", bytes);
+    memcpy(shared_at(to, size), bytes ? operand(from, size) : "", bytes);
 }
 static void ptx_cp_async_cg_shared_global_L2_128B(unsigned to, const void *from, unsigned bytes, unsigned size) { copy(to, from, bytes, size); }
 static void ptx_cp_async_ca_shared_global(unsigned to, const void *from, unsigned bytes, unsigned size) { copy(to, from, bytes, size); }
@@ -479,6 +496,7 @@ static void deliver_some()
 }
 static void bring_box(unsigned to, const void *map, unsigned barrier, int x, int y, unsigned mask)
 {
+    must_have_begun("a box of an operand");
     while (box_count == MOST_BOXES)
         give_way();
     box &b = boxes[box_count++];

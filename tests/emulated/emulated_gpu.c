@@ -66,7 +66,7 @@ static int compile(void *program, int options, const char *const *option)
         return 1;
     snprintf(
         command, sizeof command,
-        "c++ -E -P -x c++ %s.cu | python3 %s/translate.py >%s.cpp && c++ %s -I%s %s.cpp -o %s.so && mv %s.so %s.so",
+        "c++ -E -P -x c++ -D__CUDA_ARCH__=900 %s.cu | python3 %s/translate.py >%s.cpp && c++ %s -I%s %s.cpp -o %s.so && mv %s.so %s.so",
         own, CODA_EMULATED, own, flags, CODA_EMULATED, own, own, own, kernel->path);
     return system(command) == 0 ? 0 : 6; /* NVRTC_ERROR_COMPILATION */
 }

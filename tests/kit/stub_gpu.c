@@ -217,7 +217,12 @@ static int launch(const struct launch_configuration *c, driver_function function
         return 0; /* threads at once: nothing is written */
     counts->grid_x = c->grid_x;
     counts->block_x = c->block_x;
-    counts->cluster = c->attribute_count ? c->attributes[0].value.cluster.x : 1;
+    counts->cluster = 1, counts->begins_early = false;
+    for (unsigned i = 0; i < c->attribute_count; i++)
+        if (c->attributes[i].id == LAUNCH_CLUSTER)
+            counts->cluster = c->attributes[i].value.cluster.x;
+        else if (c->attributes[i].id == LAUNCH_BEGINS_EARLY)
+            counts->begins_early = c->attributes[i].value.flag;
     counts->shared_bytes = c->shared_bytes;
     counts->stream = c->stream;
     memcpy(counts->parameters, parameters[0], (size_t)stub.parameter_bytes);

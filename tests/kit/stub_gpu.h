@@ -8,6 +8,7 @@
 struct stub_counts {
     int launches, pointer_questions, maps, pushes, pops, compilations, loads, captures, replays;
     unsigned grid_x, block_x, cluster, shared_bytes; /* of the latest launch */
+    bool begins_early;
     void *stream;
     unsigned char parameters[PARAMETER_BYTES]; /* as far as parameter_bytes of the kernel says */
 };

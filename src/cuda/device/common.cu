@@ -11,6 +11,22 @@ typedef unsigned long long u64;
 #define INFINITE __int_as_float(0x7f800000)
 #define NOT_A_NUMBER __int_as_float(0x7fffffff)
 
+/* A launch may begin while the one before it in its stream ends (launch.c). Every thread of every kernel comes here before it
+ * touches an operand: past it, all launches before this one are over and their memory is seen. */
+INLINE void await_launches_before(void)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+/* The launch after this one may begin: it will wait. */
+INLINE void let_next_begin(void)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
 /* ---------------------------------------------------------------- elementwise */
 
 #define LOG2_E 1.4426950408889634f

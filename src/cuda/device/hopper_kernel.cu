@@ -46,6 +46,8 @@ extern "C" __global__ void __launch_bounds__(384, 1) KERNEL(const __grid_constan
 #if CLUSTER > 1
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 #endif
+    await_launches_before();
+    let_next_begin();
     const int warpgroup = __shfl_sync(ALL_LANES, threadIdx.x >> 7, 0); /* so that the compiler knows it as uniform */
     if (warpgroup == 0) {
         if (PRODUCER_REGISTERS < 168)

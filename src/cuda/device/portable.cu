@@ -196,6 +196,8 @@ INLINE void take_accumulators(Accumulators &acc, float (*d)[BANDS][4], int band,
 extern "C" __global__ void __launch_bounds__(128) KERNEL(const __grid_constant__ Params P)
 {
     extern __shared__ __align__(128) char shared[];
+    await_launches_before();
+    let_next_begin();
     const u32 ring = shared_address(shared);
     float *values = (float *)(shared + STAGES * STAGE_BYTES), *scratch = (float *)shared;
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;

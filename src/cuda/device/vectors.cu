@@ -3,6 +3,8 @@
 #if ROW_PROGRAM /* a thread a row */
 extern "C" __global__ void __launch_bounds__(128) KERNEL(const __grid_constant__ Params P)
 {
+    await_launches_before();
+    let_next_begin();
     const int m = blockIdx.x * 128 + threadIdx.x;
     float values[VALUES > 0 ? VALUES : 1];
     if (m < ROWS)
@@ -13,6 +15,8 @@ extern "C" __global__ void __launch_bounds__(256) KERNEL(const __grid_constant__
 {
     enum { SLICES = 8, KEPT = TOTALS > 0 ? TOTALS : 1 };
     __shared__ float parts[SLICES][KEPT][32];
+    await_launches_before();
+    let_next_begin();
     const int lane = threadIdx.x & 31, slice = threadIdx.x >> 5, n = blockIdx.x * 32 + lane;
     float part[KEPT];
     if (n < COLUMNS)
