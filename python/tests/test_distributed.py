@@ -31,8 +31,8 @@ def batches(device):
     return [torch.randint(0, 129, (BATCH, LENGTH), generator=generator).to(device)] * STEPS
 
 
-def train(run, batches, mean=lambda loss: loss):
-    optimizer, losses = torch.optim.AdamW(run.parameters(), lr=1e-2), []
+def train(run, batches, mean=lambda loss: loss, optimizer=torch.optim.AdamW):
+    optimizer, losses = optimizer(run.parameters(), lr=1e-2), []
     for ids in batches:
         loss = run(input_ids=ids, labels=ids).loss
         loss.backward()
@@ -62,7 +62,8 @@ def worker(rank, port, kind, results):
     half = BATCH // WORLD
     mine = [b[rank * half:(rank + 1) * half] for b in batches(device)]
     losses = {"ddp": train(torch.nn.parallel.DistributedDataParallel(model(device)), mine, mean),
-              "fsdp2": train(sharded(model(device), kind), mine, mean)}
+              "fsdp2": train(sharded(model(device), kind), mine, mean),
+              "fsdp2 with coda's AdamW": train(sharded(model(device), kind), mine, mean, C.AdamW)}
     if rank == 0:
         results.put(losses)
     dist.destroy_process_group()

@@ -4,6 +4,7 @@
 
     y = coda.torch.linear_swiglu(x, gate, up, norm_weight=g)     # operators, on CPU and CUDA tensors
     coda.torch.apply(model)                                      # a Hugging Face Llama, Mistral, Qwen2, Qwen3 or Gemma
+    optimizer = coda.torch.AdamW(model.parameters())             # torch's AdamW, one kernel a parameter
     f = coda.torch.program(text)                                 # your own kernel, with its derived backward
 """
 
@@ -14,10 +15,11 @@ from .functional import (Normed, attention_output_mlp, attention_output_mlp_rope
                          rmsnorm_linear, rope_table)
 from .huggingface import Report, apply, restore
 from .modules import LinearCrossEntropyLoss, TransformerBlock
+from .optim import AdamW
 
 __all__ = [
-    "LinearCrossEntropyLoss", "Normed", "ProgramFunction", "Report", "TransformerBlock", "apply", "attention_output_mlp",
-    "attention_output_mlp_rope", "cpu_device", "linear", "linear_cross_entropy", "linear_geglu", "linear_qknorm_rope",
-    "linear_residual", "linear_residual_rmsnorm", "linear_rope", "linear_swiglu", "program", "restore", "rmsnorm_linear",
-    "rope_table",
+    "AdamW", "LinearCrossEntropyLoss", "Normed", "ProgramFunction", "Report", "TransformerBlock", "apply",
+    "attention_output_mlp", "attention_output_mlp_rope", "cpu_device", "linear", "linear_cross_entropy", "linear_geglu",
+    "linear_qknorm_rope", "linear_residual", "linear_residual_rmsnorm", "linear_rope", "linear_swiglu", "program", "restore",
+    "rmsnorm_linear", "rope_table",
 ]

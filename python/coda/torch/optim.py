@@ -1,0 +1,111 @@
+"""AdamW as one program a parameter: each of gradient, weight and averages read once, the last three written once."""
+
+import functools
+import math
+
+import torch
+
+from .._program import Module
+from ._launch import CODA_DTYPE, device_key
+from ._operator import COMPUTE_DTYPES
+from ._sequence import Sequence
+
+# Computed in f32, each result rounded once. The outs are the memory of their ins.
+_TEXT = """
+program adamw_step {
+    in  gradient, w, m, v : bf16[M, N]
+    param b1 = 0.9
+    param a1 = 0.1
+    param b2 = 0.999
+    param a2 = 0.001
+    param keep = 1
+    param rate = 1e-3
+    param scale = 1
+    param eps = 1e-8
+    average = b1 * m + a1 * gradient
+    square = b2 * v + a2 * gradient * gradient
+    out new_m : bf16[M, N] = average
+    out new_v : bf16[M, N] = square
+    out new_w : bf16[M, N] = keep * w - rate * average / (sqrt(square) * scale + eps)
+}
+"""
+
+
+@functools.cache
+def _program(dtype):
+    module = Module.parse(_TEXT, "AdamW")
+    program = (module if dtype is torch.bfloat16 else module.retype("bf16", CODA_DTYPE[dtype]))[0]
+    return Sequence("AdamW", [program], program.operands, [], list(program.parameters))
+
+
+def _local(tensor):
+    """What of a DTensor lies here."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+class AdamW(torch.optim.Optimizer):
+    """torch.optim.AdamW in one kernel a parameter, for dense parameters of bfloat16, float16 or float32 on CPUs and GPUs, and for
+    the local shards of DTensors (`fully_shard`).
+
+    The averages have the parameter's type and the names that torch gives them, so the two load each other's state_dict. `lr` and
+    `weight_decay` are numbers; schedulers that change them work. There is no amsgrad, no maximize, and no capture in CUDA graphs,
+    since the number of the step enters as a number.
+    """
+
+    def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=1e-2):
+        for what, value, good in (("lr", lr, lr >= 0), ("betas", betas, all(0 <= b < 1 for b in betas)), ("eps", eps, eps >= 0),
+                                  ("weight_decay", weight_decay, weight_decay >= 0)):
+            if not good:
+                raise ValueError(f"AdamW: {what} is {value}; expected {'two numbers in [0, 1)' if what == 'betas' else '>= 0'}")
+        super().__init__(params, {"lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    self._update(p, group)
+        return loss
+
+    def _update(self, p, group):
+        state = self.state[p]
+        if not state:
+            _check(p)
+            state["step"] = torch.tensor(0.0)
+            state["exp_avg"] = torch.zeros_like(p, memory_format=torch.contiguous_format)
+            state["exp_avg_sq"] = torch.zeros_like(p, memory_format=torch.contiguous_format)
+        if state["step"].is_cuda:  # as torch's fused one saves it
+            state["step"] = state["step"].cpu()
+        state["step"] += 1
+        step, (b1, b2), lr = state["step"].item(), group["betas"], float(group["lr"])
+        w, gradient = _local(p), _local(p.grad)
+        if not w.numel():
+            return
+        m, v = _local(state["exp_avg"]), _local(state["exp_avg_sq"])
+        shape = _matrix(w.shape)
+        w, m, v, gradient = w.view(shape), m.view(shape), v.view(shape), gradient.reshape(shape)
+        _program(w.dtype).run(device_key(w), gradient, w, m, v, m, v, w, b1, 1 - b1, b2, 1 - b2, 1 - lr * group["weight_decay"],
+                              lr / (1 - b1**step), 1 / math.sqrt(1 - b2**step), group["eps"])
+        torch.autograd.graph.increment_version(p)
+
+
+def _matrix(shape):
+    """The same elements as rows and columns; of a vector more rows than one where it can be, since rows run side by side."""
+    if len(shape) > 1:
+        return -1, shape[-1]
+    return (-1, 16) if len(shape) and shape[0] % 16 == 0 else (1, -1)
+
+
+def _check(p):
+    if p.dtype not in COMPUTE_DTYPES:
+        raise TypeError(f"AdamW: a parameter is {p.dtype}; coda computes in bfloat16, float16 and float32")
+    if p.grad.is_sparse or p.grad.dtype is not p.dtype:
+        raise TypeError(f"AdamW: the gradient of a {p.dtype} parameter is {p.grad.dtype}, {p.grad.layout}; expected a dense "
+                        f"{p.dtype}")
+    if not _local(p).is_contiguous():
+        raise ValueError(f"AdamW: a parameter of shape {list(p.shape)} has strides {list(_local(p).stride())}; expected a "
+                         "contiguous one")
