@@ -12,6 +12,7 @@ reported with its reason.
 
 import argparse
 import dataclasses
+import functools
 import json
 import random
 import statistics
@@ -37,8 +38,8 @@ def coda_mlp(*tensors):
     return C.attention_output_mlp(*tensors, eps=EPS)
 
 
-def coda_layer(*tensors):
-    x, *qkv = C.attention_output_mlp_rope(*tensors, eps=EPS)
+def coda_layer(*tensors, recompute=False):
+    x, *qkv = C.attention_output_mlp_rope(*tensors, eps=EPS, recompute=recompute)
     return x, *(heads(t) for t in qkv)
 
 
@@ -69,18 +70,23 @@ class Bench:
             for _ in range(count):
                 f()
             torch.cuda.synchronize()
-        kernels, ours = {}, []
-        for e in sorted(seen.events(), key=lambda e: e.time_range.start):
-            if e.device_type == torch.autograd.DeviceType.CUDA:
-                launches, us = kernels.get(e.name, (0, 0.0))
-                kernels[e.name] = launches + 1, us + e.time_range.elapsed_us()
-                ours += [round(e.time_range.elapsed_us(), 1)] if e.name.startswith("coda_") else []
+        events = sorted((e for e in seen.events() if e.device_type == torch.autograd.DeviceType.CUDA),
+                        key=lambda e: e.time_range.start)
+        kernels, ours, idle, busy_until = {}, [], [], float("inf")
+        for e in events:
+            launches, us = kernels.get(e.name, (0, 0.0))
+            kernels[e.name] = launches + 1, us + e.time_range.elapsed_us()
+            ours += [round(e.time_range.elapsed_us(), 1)] if e.name.startswith("coda_") else []
+            idle.append((max(e.time_range.start - busy_until, 0), e.name[:60]))
+            busy_until = e.time_range.end if len(idle) == 1 else max(busy_until, e.time_range.end)
         table = [[name[:110], round(n / count, 2), round(us / count, 1)]
                  for name, (n, us) in sorted(kernels.items(), key=lambda k: -k[1][1])]
         print(f"# kernels of {section}, {peer} {labels}: {sum(n for _, n, _ in table):.0f} launches, "
               f"{sum(us for *_, us in table) / 1e3:.3f} ms")
         for name, n, us in table[:self.options.kernels]:
             print(f"#   {us:10.1f} us {n:6.1f} x  {name}")
+        print(f"# idle between kernels: {sum(us for us, _ in idle) / count / 1e3:.3f} ms; the longest of all runs, us, and before "
+              "what:", *(f"{us:.0f} {name};" for us, name in sorted(idle, reverse=True)[:8]))
         if ours:
             print("# coda's in their order, us:", *ours[-len(ours) // count:], flush=True)
         if self.out:
@@ -224,6 +230,8 @@ def section_layer(bench):
         batch, length = 2, o.tokens // 2
         cos, sin, table = rope_tables(bench, length)
         peers = peers_of("layer", torch_peers.eager_layer, coda_layer, ((cos, sin), (table,)), o, (d, batch, length, THETA))
+        if "coda recompute" not in o.without:
+            peers["coda recompute"] = Peer(functools.partial(coda_layer, recompute=True), (table,))
         bench.compare("layer", peers, (torch_peers.eager_layer, (cos, sin)),
                       layer_inputs(bench, d, f, batch, length), width=d)
         torch.cuda.empty_cache()
@@ -298,15 +306,11 @@ def section_host(bench):
 
 def section_step(bench):
     """A training step of a Llama with the shapes of Llama 3.2 1B: forward, backward, fused AdamW, by way of transformers."""
-    import transformers
     o = bench.options
-    config = transformers.LlamaConfig(
-        vocab_size=o.vocabulary, hidden_size=2048, intermediate_size=8192, num_hidden_layers=16, num_attention_heads=32,
-        num_key_value_heads=8, head_dim=64, max_position_embeddings=8192, tie_word_embeddings=False,
-        attn_implementation="sdpa", use_cache=False)
+    config = llama(o.vocabulary)
     ids = torch.randint(0, o.vocabulary, (o.tokens // 8192 or 1, min(8192, o.tokens)), device="cuda")
     steps, facts = {}, {}
-    for peer in ("eager", "compile", "compiled parts", "liger", "coda"):
+    for peer in ("eager", "compile", "compiled parts", "liger", "coda", "coda recompute", "coda + AdamW"):
         if peer in o.without:
             continue
         try:
@@ -327,7 +331,17 @@ def section_step(bench):
             bench.profile("step", peer, steps[peer], 2)
 
 
-def training_step(peer, config, ids):
+def llama(vocabulary, layers=16):
+    """The shapes of Llama 3.2 1B, with a head of its own."""
+    import transformers
+    return transformers.LlamaConfig(
+        vocab_size=vocabulary, hidden_size=2048, intermediate_size=8192, num_hidden_layers=layers, num_attention_heads=32,
+        num_key_value_heads=8, head_dim=64, max_position_embeddings=8192, tie_word_embeddings=False,
+        attn_implementation="sdpa", use_cache=False)
+
+
+def training_step(peer, config, ids, engine=lambda model: model):
+    """A function that makes one step; `engine` puts DDP or the like around the model."""
     import transformers
     torch.manual_seed(0)
     with ids.device:
@@ -335,14 +349,17 @@ def training_step(peer, config, ids):
     if peer == "liger":
         from liger_kernel.transformers import apply_liger_kernel_to_llama
         apply_liger_kernel_to_llama(model=model)
-    run = torch.compile(model) if peer == "compile" else model
     if peer == "compiled parts":  # so that transformers' masks stay what they are in eager code, and attention with them
         for part in (*model.model.layers, model.model.norm):
             part.compile(dynamic=False)
         model.loss_function = torch.compile(model.loss_function, dynamic=False)
-    if peer == "coda":
-        C.apply(model)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    if peer.startswith("coda"):
+        C.apply(model, recompute=peer == "coda recompute")
+    run = engine(torch.compile(model) if peer == "compile" else model)
+    if peer == "coda + AdamW":
+        optimizer = C.AdamW(run.parameters(), lr=1e-4)
+    else:
+        optimizer = torch.optim.AdamW(run.parameters(), lr=1e-4, fused=True)
 
     def step():
         loss = run(input_ids=ids, labels=ids).loss
@@ -355,9 +372,11 @@ def training_step(peer, config, ids):
 
 # ---------------------------------------------------------------- picture
 
-PEERS = ("coda", "eager", "compile", "compiled parts", "max-autotune", "liger", "quack", "cce", "paper")
-COLORS = {"coda": "#2563eb", "compile": "#f59e0b", "compiled parts": "#fcd34d", "max-autotune": "#fbbf24",
-          "liger": "#10b981", "eager": "#9ca3af", "quack": "#ec4899", "paper": "#8b5cf6", "cce": "#14b8a6"}
+PEERS = ("coda", "coda + AdamW", "coda recompute", "eager", "compile", "compiled parts", "max-autotune", "liger", "quack", "cce",
+         "paper")
+COLORS = {"coda": "#2563eb", "coda + AdamW": "#1e40af", "coda recompute": "#93c5fd", "compile": "#f59e0b",
+          "compiled parts": "#fcd34d", "max-autotune": "#fbbf24", "liger": "#10b981", "eager": "#9ca3af",
+          "quack": "#ec4899", "paper": "#8b5cf6", "cce": "#14b8a6"}
 
 
 def svg(rows):
@@ -392,8 +411,8 @@ def main():
     parser.add_argument("--tokens", type=int, default=16384)
     parser.add_argument("--vocabulary", type=int, default=128256)
     parser.add_argument("--repeat", type=int, default=15)
-    parser.add_argument("--without", type=names, default=[], help="peers to leave out: eager, compile, max-autotune, liger, "
-                        "quack, cce, paper")
+    parser.add_argument("--without", type=names, default=[], help="peers to leave out: eager, compile, max-autotune, "
+                        "compiled parts, liger, quack, cce, paper, coda recompute, coda + AdamW")
     parser.add_argument("--only", type=names, default=[], help="these peers and no others")
     parser.add_argument("--chunk-rows", type=numbers, default=[512, 1024, 2048, 4096, 8192], help="more chunks for the head")
     parser.add_argument("--unchecked", action="store_true", help="no errors: saves memory where only caches are to be filled")

@@ -143,6 +143,19 @@ def counted(monkeypatch):
     return counts
 
 
+def test_recompute_reaches_every_layer(monkeypatch):
+    _, patched = pair("llama")
+    C.restore(patched)
+    C.apply(patched, recompute=True)
+    seen = []
+    for name in ("attention_output_mlp", "attention_output_mlp_rope"):
+        original = getattr(C.huggingface.C, name)
+        monkeypatch.setattr(C.huggingface.C, name, lambda *t, original=original, **named: (
+            seen.append(named["recompute"]), original(*t, **named))[1])
+    patched(tokens())
+    assert seen == [True, True]
+
+
 def loss_and_gradients(model, ids):
     model.zero_grad()
     loss = model.train()(input_ids=ids, labels=ids).loss

@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from kit import compare
 
+import coda
 import coda.torch as C
 from coda.torch import _sequence
 from coda.torch._blocks import OPERATORS
@@ -163,8 +164,8 @@ def test_query_key_value(device, dtype, form, bias, heads, d):
 
 
 @pytest.mark.parametrize("offset", [0, 1])
-@pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
-def test_attention_output_mlp(device, dtype, offset, activation):
+@pytest.mark.parametrize("activation,recompute", [("silu", False), ("silu", True), ("gelu_tanh", False)])
+def test_attention_output_mlp(device, dtype, offset, activation, recompute):
     a, d, f = 72, 136, 200
     act = F.silu if activation == "silu" else lambda z: F.gelu(z, approximate="tanh")
     tensors = [torch.randn(2, 9, a, device=device).to(dtype), torch.randn(2, 9, d, device=device).to(dtype),
@@ -175,14 +176,15 @@ def test_attention_output_mlp(device, dtype, offset, activation):
         x = F.linear(y, wo) + r
         h = norm(x, g, offset).to(x.dtype)
         return F.linear(act(F.linear(h, wg)) * F.linear(h, wu), wd) + x
-    compare(lambda *t: C.attention_output_mlp(*t, activation=activation, norm_offset=offset, eps=EPS), theirs, tensors)
+    compare(lambda *t: C.attention_output_mlp(*t, activation=activation, norm_offset=offset, eps=EPS, recompute=recompute),
+            theirs, tensors)
 
 
-@pytest.mark.parametrize("offset,activation", [(0, "silu"), (1, "gelu_tanh")])
+@pytest.mark.parametrize("offset,activation,recompute", [(0, "silu", False), (1, "gelu_tanh", False), (1, "silu", True)])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("heads", [False, True], ids=["rope", "qknorm_rope"])
 @pytest.mark.parametrize("hd", [16, 64], ids=["narrow", "whole_runs"])
-def test_attention_output_mlp_rope(device, dtype, offset, activation, bias, heads, hd):
+def test_attention_output_mlp_rope(device, dtype, offset, activation, recompute, bias, heads, hd):
     a, d, f, q, e, lead = 72, 136, 200, 4, 2, (2, 9)
     act = F.silu if activation == "silu" else lambda z: F.gelu(z, approximate="tanh")
     table, positions = C.rope_table(32, hd, device=device), torch.arange(3, 3 + lead[1], device=device)
@@ -199,7 +201,7 @@ def test_attention_output_mlp_rope(device, dtype, offset, activation, bias, head
         t = list(t)
         norms = {"key_norm": t.pop(), "query_norm": t.pop()} if heads else {}
         return C.attention_output_mlp_rope(*t[:11], table, positions, bias=t[11] if bias else None, activation=activation,
-                                           norm_offset=offset, eps=EPS, head_eps=EPS, **norms)
+                                           norm_offset=offset, eps=EPS, head_eps=EPS, recompute=recompute, **norms)
 
     def theirs(y, r, wo, g, wg, wu, wd, g1, wq, wk, wv, *rest):
         x = F.linear(y, wo) + r
@@ -232,12 +234,38 @@ def test_results_have_the_same_bits_every_time(device):
     assert all(torch.equal(a, b) for a, b in zip(*runs))
 
 
-@pytest.mark.parametrize("name,sets", [("linear_swiglu", ["dgate dup"]), ("linear", []),
-                                       ("attention_output_swiglu", ["doutput dgate dup"]), ("linear_rope", [])])
+@pytest.mark.parametrize("name,sets", [("linear_swiglu", ["dgate dup"]), ("linear", []), ("linear_rope", []),
+                                       ("attention_output_swiglu", ["ddown doutput dgate dup"]),
+                                       ("recompute_attention_output_swiglu", ["doutput dgate dup"])])
 def test_weight_gradients_side_by_side_are_sets_of_one_launch(name, sets):
-    programs = list(OPERATORS[name].derived.backward)
+    operator = OPERATORS[name]
+    floats = [o.dtype == "bf16" for o in operator.inputs]
+    programs = operator.variant("bf16").backward(sum(1 << i for i, f in enumerate(floats) if f)).sequence.programs
     assert [" ".join(programs[i].operands[-1].name for i in places)
             for places in sets_of_products(programs) if len(places) > 1] == sets
+
+
+def test_products_are_gathered_where_what_they_read_need_not_wait():
+    module = coda.Module.parse("""
+program first { in a : bf16[M, N]; in b : bf16[M, K]; out c : bf16[N, K] = a.T @ b }
+program made { in a : bf16[M, N]; in w : bf16[L, N]; out d : bf16[M, L] = a @ w.T }
+program second { in d : bf16[M, L]; in b : bf16[M, K]; out e : bf16[L, K] = d.T @ b }
+program reads { in e : bf16[L, K]; in d : bf16[M, L]; out f : bf16[M, K] = d @ e }
+program third { in f : bf16[M, K]; in d : bf16[M, L]; out g : bf16[K, L] = f.T @ d }
+""".replace(";", "\n").replace("{ ", "{\n").replace(" }", "\n}"), "trial")
+    order = lambda kept, most: [p.name for p in _sequence.products_gathered(list(module), kept, most)]  # noqa: E731
+    assert order({"a", "b"}, 0) == ["made", "first", "second", "reads", "third"]  # a later one reads e: second stays
+    assert order({"b"}, 0) == ["first", "made", "second", "reads", "third"]
+    assert order({"b"}, 1) == ["made", "first", "second", "reads", "third"]
+
+
+def test_recompute_keeps_less(device):
+    d, f = 64, 128
+    tensors = [torch.randn(8, d), torch.randn(8, d), torch.randn(d, d), torch.ones(d), torch.randn(f, d), torch.randn(f, d),
+               torch.randn(d, f)]
+    tensors = [t.to(device).requires_grad_() for t in tensors]
+    kept = [sum(t.numel() for t in C.attention_output_mlp(*tensors, recompute=r).grad_fn.saved_tensors) for r in (False, True)]
+    assert kept[0] - kept[1] == 8 * f
 
 
 def test_sets_have_the_bits_of_single_launches(device, monkeypatch):

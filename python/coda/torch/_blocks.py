@@ -1,5 +1,7 @@
 """The texts of the operators. Names of operands are the names of the functions' arguments."""
 
+import itertools
+
 from ._operator import Operator
 
 # How the left operand comes: as it is; to be normalised, by weight or by 1 + weight (Gemma), from a residual stream of the
@@ -14,6 +16,8 @@ _INPUTS = {
                  "    r = rsqrt(sum(squares) / K + eps)", "x", " * r"),
 }
 _GATES = {"swiglu": "silu", "geglu": "gelu_tanh"}
+# Names of operators that compute the MLP's activation again in the backward; the others keep it.
+_RECOMPUTE = "recompute_"
 
 
 def _linear(form, bias):
@@ -131,11 +135,12 @@ def _texts():
     yield "linear_residual", _RESIDUAL
     for offset in ("", "1"):
         yield f"linear_residual_rmsnorm{offset}", _residual_norm(offset)
-        for gate, activation in _GATES.items():
-            yield f"attention_output_{gate}{offset}", _tail(activation, offset)
+        for (gate, activation), prefix in itertools.product(_GATES.items(), ("", _RECOMPUTE)):
+            name = f"{prefix}attention_output_{gate}{offset}"
+            yield name, _tail(activation, offset)
             for bias in ("", "_bias"):
-                yield f"attention_output_{gate}{offset}_rope{bias}", _tail_rope(activation, offset, bias, False)
-                yield f"attention_output_{gate}{offset}_qknorm_rope{bias}", _tail_rope(activation, offset, bias, True)
+                yield f"{name}_rope{bias}", _tail_rope(activation, offset, bias, False)
+                yield f"{name}_qknorm_rope{bias}", _tail_rope(activation, offset, bias, True)
     for form in _INPUTS:
         prefix = f"{form}_" if form else ""
         for bias in ("", "_bias"):
@@ -150,6 +155,10 @@ def _lines(body):
     return "\n".join(line for line in body.splitlines() if line.strip())
 
 
-_COLUMNS = ("query", "key", "value")
-OPERATORS = {name: Operator(name, f"block {name} {{\n{_lines(body)}\n}}\n", "M", _COLUMNS if "rope" in name else ())
-             for name, body in _texts()}
+def _operator(name, body):
+    columns = ("query", "key", "value") if "rope" in name else ()
+    save = ("a",) if name.startswith("attention_output") else None
+    return Operator(name, f"block {name} {{\n{_lines(body)}\n}}\n", "M", columns, save)
+
+
+OPERATORS = {name: _operator(name, body) for name, body in _texts()}

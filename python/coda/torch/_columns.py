@@ -36,7 +36,7 @@ def columns_apart(operator, whole, programs, arguments):
     given = [o for o in arguments if o.name != output] + gradients
     leading = whole.leading if whole.leading != output else gradients[0].name
     return Sequence(f"{operator.name}_backward", [*made, *programs[1:]], given, whole.results, operator.parameters,
-                    whole.rows, leading, {**whole.given_parts, **parts})
+                    whole.rows, leading, {**whole.given_parts, **parts}, whole.given_axes)
 
 
 def _part(text, weight, width, wide, rotated):

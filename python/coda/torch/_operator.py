@@ -10,9 +10,10 @@ import torch
 
 from .._errors import UnsupportedError
 from .._program import Module, Operand
-from ._launch import CODA_DTYPE, TORCH_DTYPE, cpu_name, device_key
 from ._columns import columns_apart
-from ._sequence import MOST_PLANS, Sequence, derived_axes
+from ._launch import CODA_DTYPE, TORCH_DTYPE, cpu_name, device_key
+from ._sequence import MOST_PLANS, Sequence, derived_axes, products_gathered
+from ._sums import sums_of_runs
 
 LIBRARY = torch.library.Library("coda", "DEF")
 COMPUTE_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -39,11 +40,12 @@ class Operator:
     "bf16" in the text stands for the type of the call's tensors. Derived are: the programs that run without gradients, those
     that also keep what the backward reads, and the backward; all three are operators of their own (`name`, `name_keep`,
     `name_backward`), so that graphs see them whole. Matrices over the axis `rows` may have more leading dimensions. With
-    `columns`, names of weights in a stack, `call` returns the last output as views, a weight's columns each.
+    `columns`, names of weights in a stack, `call` returns the last output as views, a weight's columns each. `save` names
+    values of the block that are kept for the backward, which would else compute them again.
     """
 
-    def __init__(self, name: str, text: str, rows: str | None = None, columns: tuple = ()):
-        self.rows, self.columns, self._variants, self._seen = rows, columns, {}, {}
+    def __init__(self, name: str, text: str, rows: str | None = None, columns: tuple = (), save: tuple | None = None):
+        self.rows, self.columns, self.save, self._variants, self._seen = rows, columns, save, {}, {}
         block = Module.parse(text, name)[0]
         self.name, self.module = name, Module.parse(re.sub(r"^program ", "block ", block.text), name)
         self.block = self.module[0]
@@ -324,7 +326,7 @@ class Derived:
         self.plain, _ = block.rewrite(allow_passes=True)
         self.why_not, self.kept, self.backward, self.saved, self.extra, self.together = None, self.plain, None, [], [], {}
         try:
-            kept, _ = block.rewrite(backward=True, allow_passes=True)
+            kept, _ = block.rewrite(backward=True, allow_passes=True, save=operator.save)
         except UnsupportedError as problem:
             self.why_not = str(problem)
             return
@@ -437,10 +439,16 @@ class Backward:
         self.saved_of = _picker([places.index(n) for n in saved])
         read.update((o.name, o) for o in variant.inputs if o.name not in read)
         arguments = [read[n] for n in saved + arriving]
+        programs = products_gathered(programs, {o.name for o in arguments} | set(together), most_waiting=bool(operator.save))
+        sums, axes = sums_of_runs(self.wanted, self._sources)
+        for i, program in sums.items():
+            programs.append(program)
+            results[results.index(self._sources[i][0])] = program.name
+            self._sources[i] = program.name, program.operands[-1], None
         self.dtype, self.bits = variant.dtype, wanted
         leading = next((o.name for o in reversed(arguments) if len(o.dims) == 2 and o.dims[0] == operator.rows), None)
         self.sequence = Sequence(f"{operator.name}_backward", programs, arguments, results, operator.parameters,
-                                 operator.rows, leading, together)
+                                 operator.rows, leading, together, axes)
         self._in_columns = columns_apart(operator, self.sequence, programs, arguments) if operator.columns else None
         last = len(outputs) - 1
         self._arriving_in_columns = [i for i in self.arriving if i < last] + [last + i for i in range(len(operator.columns))]

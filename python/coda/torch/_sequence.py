@@ -100,6 +100,22 @@ def sets_of_products(programs):
     return lists
 
 
+def products_gathered(programs, kept, most_waiting):
+    """The programs in an order in which a product that nothing reads stands before the next one of its form, so that both may be
+    sets of one launch: gradients of weights. It waits only where at most so many matrices more have to lie there meanwhile;
+    `kept` are the operands that do so anyway."""
+    programs = list(programs)
+    for i in reversed(range(len(programs) - 1)):
+        form, later = product_form(programs[i]), programs[i + 1:]
+        inputs = {o.name for o in programs[i].operands if o.role == "in"} - kept
+        (output,) = [o.name for o in programs[i].operands if o.role != "in"] if form else [None]
+        place = next((k for k, p in enumerate(later) if form and product_form(p) == form), 0)
+        waiting = inputs - {o.name for p in later[place:] for o in p.operands}
+        if place and len(waiting) <= most_waiting and all(o.name != output for p in later for o in p.operands):
+            programs[i:i + place + 1] = [*later[:place], programs[i]]
+    return programs
+
+
 # In generated text the names of the program carry a prefix, so that none of them is a keyword or a helper's name.
 def _tensor(name):
     return f"t_{name}"
@@ -150,12 +166,13 @@ class Sequence:
     rows        an axis whose matrices may have more leading dimensions: [batch, length, K] for [M, K]. Results have those of
                 the argument `leading`
     parts       operands that are columns of another one: {"dZ_k": (dZ, "Q")} is the operand dZ from column Q on
+    axes        sizes by axes of which no argument's are: {"runs": "(M + 63) // 64"}
 
     `plan(key, *arguments)` is what their shapes and strides come to, `body(plan, *arguments, *parameters)` a run with it.
     `fake` allocates the results alone.
     """
 
-    def __init__(self, name, programs, arguments, results, parameters, rows=None, leading=None, parts=None):
+    def __init__(self, name, programs, arguments, results, parameters, rows=None, leading=None, parts=None, axes=None):
         self.rows, self.leading = rows, leading
         self.given_parts = parts or {}
         self.parts = {part: (base.name, column) for part, (base, column) in (parts or {}).items()}
@@ -165,6 +182,8 @@ class Sequence:
         self.axes, self.shapes, self.kernels, self.plans = {}, {o.name: o for o in self.arguments}, [], {}
         for program in self.programs:
             self.axes.update(derived_axes(program.text))
+        self.given_axes = axes or {}
+        self.axes.update(self.given_axes)
         self._scope = {"torch": torch, "prod": math.prod, "error": _error, "fail": _fail,
                        "mismatch": self._mismatch, "layout": self._layout, "operand": _OPERAND, "EMPTY": _EMPTY,
                        "again_of": self._again, "plans": self.plans, "remember": self._remember,

@@ -266,16 +266,25 @@ def linear_qknorm_rope(x, query, key, value, query_norm, key_norm, table, positi
                 norm_offset, eps)
 
 
-def attention_output_mlp(y, residual, output, norm_weight, gate, up, down, *, activation="silu", norm_offset=0, eps=1e-6):
+def _rest_of_layer(name, activation, norm_offset, recompute):
+    """The name of the operator behind a layer's attention, up to what it makes for the next layer."""
+    gates = {"silu": "swiglu", "gelu_tanh": "geglu"}
+    if activation not in gates:
+        raise ValueError(f"{name}: activation {activation!r}; expected {' or '.join(map(repr, gates))}")
+    return f"{'recompute_' if recompute else ''}attention_output_{gates[activation]}{'1' if _offset(name, norm_offset) else ''}"
+
+
+def attention_output_mlp(y, residual, output, norm_weight, gate, up, down, *, activation="silu", norm_offset=0, eps=1e-6,
+                         recompute=False):
     """A decoder layer after its attention, as three kernels forward and seven backward:
 
     x1 = y @ output.T + residual;  h = rms_norm(x1) * norm_weight;  x = (silu(h @ gate.T) * (h @ up.T)) @ down.T + x1
+
+    recompute   for the backward keep x1 and the products of gate and up, but not silu(..) * (..), which it makes again: a third
+                less of memory, and a write more
     """
-    gates = {"silu": "swiglu", "gelu_tanh": "geglu"}
     name = "attention_output_mlp"
-    if activation not in gates:
-        raise ValueError(f"{name}: activation {activation!r}; expected {' or '.join(map(repr, gates))}")
-    operator = OPERATORS[f"attention_output_{gates[activation]}{'1' if _offset(name, norm_offset) else ''}"]
+    operator = OPERATORS[_rest_of_layer(name, activation, norm_offset, recompute)]
     tensors = (residual, output, norm_weight, gate, up, down)
     x = operator.quick(y, *tensors, eps)
     if x is None:
@@ -287,23 +296,21 @@ def attention_output_mlp(y, residual, output, norm_weight, gate, up, down, *, ac
 
 def attention_output_mlp_rope(y, residual, output, norm_weight, gate, up, down, next_norm_weight, query, key, value, table,
                               positions=None, *, bias=None, query_norm=None, key_norm=None, activation="silu",
-                              norm_offset=0, eps=1e-6, next_eps=None, head_eps=1e-6):
+                              norm_offset=0, eps=1e-6, next_eps=None, head_eps=1e-6, recompute=False):
     """From one layer's attention to the next one's: `attention_output_mlp`, and of its result x the next layer's norm and
     `linear_rope` (`linear_qknorm_rope` if query_norm and key_norm are given), as four kernels forward: the norm's sums and
     weight go out with x, its row scale is applied behind query, key and value, and in the backward the residual stream's
-    gradients meet in a product's epilogue. next_eps: of the next norm, eps if None.
+    gradients meet in a product's epilogue. next_eps: of the next norm, eps if None; recompute: as there.
 
     Returns x, q, k, v; the last three views of one tensor, each [..., heads * D].
     """
-    name, gates = "attention_output_mlp_rope", {"silu": "swiglu", "gelu_tanh": "geglu"}
-    if activation not in gates:
-        raise ValueError(f"{name}: activation {activation!r}; expected {' or '.join(map(repr, gates))}")
+    name = "attention_output_mlp_rope"
+    base = _rest_of_layer(name, activation, norm_offset, recompute)
     if (query_norm is None) != (key_norm is None):
         raise TypeError(f"{name}: of `query_norm` and `key_norm` one is None; give both or neither")
     rest = _rotary(name, y, table, positions, "y")
     _check_heads(name, query, key, table)
-    operator = OPERATORS[f"attention_output_{gates[activation]}{'1' if _offset(name, norm_offset) else ''}_"
-                         f"{'' if query_norm is None else 'qknorm_'}rope{'' if bias is None else '_bias'}"]
+    operator = OPERATORS[f"{base}_{'' if query_norm is None else 'qknorm_'}rope{'' if bias is None else '_bias'}"]
     names = ["residual", "output", "norm_weight", "gate", "up", "down", "next_norm_weight", "query", "key", "value"]
     tensors = [residual, output, norm_weight, gate, up, down, next_norm_weight, query, key, value]
     numbers = [eps, eps if next_eps is None else next_eps]

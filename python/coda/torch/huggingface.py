@@ -42,7 +42,7 @@ class Report:
         return "\n".join(lines)
 
 
-def apply(model: nn.Module) -> Report:
+def apply(model: nn.Module, *, recompute: bool = False) -> Report:
     """Makes the decoder layers and the loss of a Hugging Face Llama, Mistral, Qwen2, Qwen3 or Gemma run on coda's operators.
 
     The model stays what it was: the same modules, parameters, names and state_dict; hooks on decoder layers run; generation
@@ -51,6 +51,8 @@ def apply(model: nn.Module) -> Report:
     A layer runs its own code whenever something in it is not what was taken: a projection replaced by LoRA or a quantised one,
     hooks on a projection, a DTensor weight, a type that coda does not compute in. In training with labels the loss is computed
     without logits, so `outputs.logits` is None; in evaluation, and without labels, they are there.
+
+    recompute   as for `attention_output_mlp`: less memory, a little slower
 
     Returns a Report. Raises ValueError for a model without a layer that it knows.
     """
@@ -64,7 +66,7 @@ def apply(model: nn.Module) -> Report:
                 continue
             _patch(module, _layer_forward(kind))
             report.taken.append(name)
-            module._coda_place = places.get(module)
+            module._coda_place, module._coda_recompute = places.get(module), bool(recompute)
         elif kind in _HEADS:
             why = _unfit_head(module)
             if why:
@@ -259,7 +261,7 @@ def _layer_forward(kind):
         if torch.is_autocast_enabled(y.device.type) and hidden_states.dtype is torch.float32:
             return _mixed(self, y, hidden_states, activation, offset)
         weights = (a.o_proj.weight, norm.weight, m.gate_proj.weight, m.up_proj.weight, m.down_proj.weight)
-        shared = {"activation": activation, "norm_offset": int(offset), "eps": _eps(norm)}
+        shared = {"activation": activation, "norm_offset": int(offset), "eps": _eps(norm), "recompute": self._coda_recompute}
         after = _layer_after(self)
         if after is None:
             return C.attention_output_mlp(y, hidden_states, *weights, **shared)

@@ -54,13 +54,14 @@ class TransformerBlock(nn.Module):
     checkpoints first.
 
     activation   "silu" or "gelu_tanh";   qk_norm  an RMSNorm of every query and key head (Qwen3)
+    recompute    as for `attention_output_mlp`: less memory, a little slower
     attention    called as attention(q, k, v) with [batch, heads, sequence, head_dim] and kv_heads for k and v; None: causal
                  torch.nn.functional.scaled_dot_product_attention
     """
 
     def __init__(self, dim: int, heads: int, hidden_dim: int, kv_heads: int | None = None, head_dim: int | None = None, *,
-                 eps: float = 1e-6, qk_norm: bool = False, activation: str = "silu", attention=None, device=None,
-                 dtype=None):
+                 eps: float = 1e-6, qk_norm: bool = False, activation: str = "silu", attention=None,
+                 recompute: bool = False, device=None, dtype=None):
         super().__init__()
         kv_heads, head_dim = kv_heads or heads, head_dim or dim // heads
         if heads % kv_heads:
@@ -69,7 +70,8 @@ class TransformerBlock(nn.Module):
         self.feed_forward = FeedForward(dim, hidden_dim, device, dtype)
         self.attention_norm = RMSNorm(dim, eps, device, dtype)
         self.ffn_norm = RMSNorm(dim, eps, device, dtype)
-        self.activation, self.eps, self.qk_norm, self._attend = activation, eps, qk_norm, attention or _causal
+        self.activation, self.eps, self.qk_norm, self.recompute = activation, eps, qk_norm, recompute
+        self._attend = attention or _causal
 
     def forward(self, x, table, positions=None):
         """x: [batch, sequence, dim]; table: see rope_table; positions: integers [sequence] or [batch, sequence]."""
@@ -85,7 +87,7 @@ class TransformerBlock(nn.Module):
         y = self._attend(heads(q), heads(k), heads(v)).transpose(1, 2).flatten(2)
         f = self.feed_forward
         return C.attention_output_mlp(y, x, a.wo.weight, self.ffn_norm.weight, f.w1.weight, f.w3.weight, f.w2.weight,
-                                      activation=self.activation, eps=self.eps)
+                                      activation=self.activation, eps=self.eps, recompute=self.recompute)
 
 
 def _causal(q, k, v):
