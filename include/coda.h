@@ -111,6 +111,7 @@ typedef enum coda_role {
     CODA_IN = 0,
     CODA_OUT,        /* `out X : ... = e`  : overwritten */
     CODA_ACCUMULATE, /* `out X : ... += e` : read and added to */
+    CODA_PATCH,      /* `out X[t] : ... = e` : one element a row is overwritten, the others stay */
 } coda_role;
 
 /* One `in` or `out`, in the order of the text, which is the order of `coda_kernel_launch`'s operands. */
@@ -135,6 +136,9 @@ typedef struct coda_axis {
 
 CODA_API int coda_program_axis_count(const coda_program *program);
 CODA_API coda_status coda_program_axis(const coda_program *program, int index, coda_axis *axis);
+
+/* The operand of `when m`: a launch does nothing where all of its elements are 0. -1: the program always runs. */
+CODA_API int coda_program_condition(const coda_program *program);
 
 /* `param eps = 1e-6`: a number given at launch. */
 CODA_API int coda_program_parameter_count(const coda_program *program);
@@ -211,7 +215,8 @@ CODA_API coda_status coda_rewrite(const coda_program *block, const coda_rewrite_
 
 /* The same mathematics with one program an operator, in the order to run, as a framework without fusion runs it: values of
  * the tile are stored between them in the type of the products' operands, vectors and reductions in f32. Operands belong
- * together by name: an `in` that is none of `program`'s is the `out` of an earlier program. A fused kernel is timed against
+ * together by name: an `in` that is none of `program`'s is the `out` of an earlier program. A condition (`when`) is left out:
+ * the chain is what runs where it holds. A fused kernel is timed against
  * this chain, and its errors are compared with the chain's. Returns CODA_OK, CODA_UNSUPPORTED or CODA_MEMORY. */
 CODA_API coda_status coda_unfuse(const coda_program *program, coda_module **module, coda_error *error);
 
@@ -293,6 +298,9 @@ typedef struct coda_tensor {
  *
  * An `out` may share memory with an `in` only as the very same elements of a tile or vector operand that is read at the
  * same place it is written (same pointer, shape, stride and dtype); any other overlap is refused.
+ *
+ * A program with `when m` does nothing, and its outs stay as they are, where all elements of m are 0: they are read when the
+ * kernel starts, on a GPU by the GPU itself, so that nothing waits for them.
  *
  * Never compiles and never synchronises: safe in a CUDA graph capture. One kernel may be launched by several threads at
  * once. Returns CODA_OK, CODA_INVALID (count, rank, dtype, shape, stride, alignment, overlap, an id out of range where the

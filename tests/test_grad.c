@@ -330,6 +330,15 @@ static coda_dims dims_for(const struct graph *graph)
 
 extern const char *const coda_standard_texts[][2];
 
+/* What keeps another program's values has none (test_conditions.c). */
+static bool has_gradient(const struct graph *graph)
+{
+    bool has = !graph->conditional;
+    for (int i = 0; i < graph->operand_count; i++)
+        has &= graph->operand[i].role != CODA_PATCH;
+    return has;
+}
+
 static void check_standard(const char *save_outs)
 {
     for (int i = 0; coda_standard_texts[i][0]; i++) {
@@ -339,6 +348,10 @@ static void check_standard(const char *save_outs)
         const char *text = coda_standard_texts[i][1];
         if (parse(text, strlen(text), coda_standard_texts[i][0], &unit, &error) != CODA_OK)
             fail_msg("%s", error.message);
+        if (!has_gradient(unit.graph[0])) {
+            unit_free(&unit);
+            continue;
+        }
         coda_dims dims = dims_for(unit.graph[0]);
         if (!check_program(&check, unit.graph[0], &dims, save_outs, 11 + (uint64_t)i))
             fail_msg("%s: %s", coda_standard_texts[i][0], check.message);
@@ -579,7 +592,7 @@ static void the_same_program_gives_the_same_text(void **state)
     for (int i = 0; coda_standard_texts[i][0]; i++) {
         struct unit unit = read_text(coda_standard_texts[i][1]), made[2] = {{0}};
         coda_error error = {0};
-        for (int k = 0; k < 2; k++)
+        for (int k = 0; k < 2 && has_gradient(unit.graph[0]); k++)
             assert_int_equal(differentiate(unit.graph[0], NULL, NULL, &made[k], &error), CODA_OK);
         assert_same_text(&made[0], &made[1]);
         unit_free(&made[0]);

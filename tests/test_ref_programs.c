@@ -47,7 +47,8 @@ static double random_id(const struct run *r, struct random *random)
     if (graph_find_operand(r->graph, "table") >= 0)
         return (double)random_below(random, r->size[graph_find_axis(r->graph, "P")]);
     int64_t limit = r->size[graph_find_axis(r->graph, "V")];
-    if (graph_find_operand(r->graph, "E") >= 0)
+    int table = graph_find_operand(r->graph, "E");
+    if (table >= 0 && r->graph->operand[table].role == CODA_IN)
         return (double)random_below(random, limit);
     return random_below(random, 8) == 0 ? -100 : (double)(random_below(random, limit + 2) - 1);
 }
@@ -431,6 +432,53 @@ static void check_gemm_lse(struct run *r)
     check_head(r, "A", false);
 }
 
+static void check_gemm_exp(struct run *r)
+{
+    int64_t columns = size_of(r, "V");
+    for (int64_t m = 0; m < size_of(r, "M"); m++) {
+        double picked = 0, sum = 0;
+        for (int64_t n = 0; n < columns; n++) {
+            double z = dot(r, "A", "W", true, m, n), e = exp(z - at(r, "c", m, 0));
+            picked = n == at(r, "t", m, 0) ? z : picked;
+            sum += e;
+            expect(r, "E", m, n, e);
+            if (n % 128 == 127 || n + 1 == columns) {
+                expect(r, "S", m, n / 128, sum);
+                sum = 0;
+            }
+        }
+        expect(r, "T", m, 0, picked);
+    }
+}
+
+static void check_gemm_lse_again(struct run *r)
+{
+    int64_t columns = size_of(r, "V");
+    for (int64_t m = 0; m < size_of(r, "M"); m++) {
+        double sum = 0;
+        for (int64_t n = 0; n < columns; n++) {
+            sum += exp(dot(r, "A", "W", true, m, n));
+            if (n % 128 == 127 || n + 1 == columns) {
+                expect(r, "L", m, n / 128, log(sum));
+                sum = 0;
+            }
+        }
+    }
+}
+
+static void check_cross_entropy_patch(struct run *r)
+{
+    for (int64_t m = 0; m < size_of(r, "M"); m++) {
+        double sum = row_sum(r, "S", m), t = at(r, "t", m, 0), lse = at(r, "c", m, 0) + log(sum);
+        double weight = t == parameter(r, "ignore") ? 0 : at(r, "w", m, 0);
+        expect(r, "ce", m, 0, (lse - at(r, "T", m, 0)) * weight);
+        expect(r, "s", m, 0, weight / sum);
+        expect(r, "marked", m, 0, fabs(log(sum)) >= 45);
+        for (int64_t n = 0; n < size_of(r, "V"); n++)
+            expect(r, "E", m, n, n == t ? sum * (fmin(exp(at(r, "T", m, 0) - lse), 1) - 1) : at(r, "E", m, n));
+    }
+}
+
 static void check_gemm_rms_lse(struct run *r)
 {
     check_head(r, "H", true);
@@ -586,10 +634,13 @@ static const struct {
     {"column_sum", check_column_sum, ragged},
     {"cross_entropy_bwd", check_cross_entropy_bwd, ragged},
     {"cross_entropy_loss", check_cross_entropy_loss, ragged},
+    {"cross_entropy_patch", check_cross_entropy_patch, ragged},
     {"embed_rms", check_embed_rms, ragged},
     {"gemm", check_gemm, ragged},
     {"gemm_dgrad", check_gemm_dgrad, ragged},
+    {"gemm_exp", check_gemm_exp, ragged},
     {"gemm_lse", check_gemm_lse, ragged},
+    {"gemm_lse_again", check_gemm_lse_again, ragged},
     {"gemm_qknorm_rope", check_gemm_qknorm_rope, heads},
     {"gemm_residual_rms", check_gemm_residual_rms, ragged},
     {"gemm_rms", check_gemm_rms, ragged},

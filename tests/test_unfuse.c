@@ -114,7 +114,7 @@ static void check_chain(coda_device *device, const coda_program *program, const 
     for (int i = 0; i < trial.count; i++)
         if (trial.graph->operand[i].role == CODA_IN)
             add_buffer(&buffers, trial.graph->operand[i].name, trial.tensor[i], false);
-        else if (trial.graph->operand[i].role == CODA_ACCUMULATE) {
+        else if (trial.graph->operand[i].role != CODA_OUT) {
             coda_tensor own = trial.tensor[i];
             own.data = malloc(trial.memory[i].bytes);
             memcpy(own.data, trial.tensor[i].data, trial.memory[i].bytes);

@@ -182,6 +182,8 @@ static coda_status cpu_launch(coda_kernel *kernel, const struct launch *launch, 
 {
     struct cpu_kernel *k = kernel->state;
     struct cpu_state *state = kernel->device->state;
+    if (!host_wants_launch(kernel->graph, launch))
+        return CODA_OK;
     coda_status status = cpu_check_ids(k, launch, error);
     if (status == CODA_OK)
         status = cpu_check_picks(k, launch, error);

@@ -154,10 +154,11 @@ coda_status cpu_emit_store(struct builder *b, int operand)
     if (input < 0)
         return CODA_MEMORY;
     cpu_add_input(&step, input);
-    step.run = pick ? cpu_step_pick : cpu_step_store;
-    step.name = pick ? "pick" : "store";
+    bool patch = out->role == CODA_PATCH;
+    step.run = pick ? cpu_step_pick : patch ? cpu_step_patch : cpu_step_store;
+    step.name = pick ? "pick" : patch ? "patch" : "store";
     step.operand = operand;
-    step.ids = pick ? cpu_operand_of(b, node->input[1]) : -1;
+    step.ids = pick ? cpu_operand_of(b, node->input[1]) : patch ? out->ids : -1;
     step.dtype = out->dtype;
     step.flag = out->role == CODA_ACCUMULATE;
     return cpu_append_step(b, &step);

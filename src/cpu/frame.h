@@ -73,8 +73,8 @@ void cpu_step_fetch_ahead(const struct frame *frame, const struct step *step);
 /* Steps (steps.c, steps_memory.c). */
 step_function cpu_step_compiled; /* step_compiled.c */
 step_function cpu_step_rows, cpu_step_runs, cpu_step_rope, cpu_step_accumulate, cpu_step_finish, cpu_step_expand;
-step_function cpu_step_load, cpu_step_store, cpu_step_gather, cpu_step_onehot, cpu_step_pick, cpu_step_index,
-    cpu_step_repeat, cpu_step_reduce_operand;
+step_function cpu_step_load, cpu_step_store, cpu_step_gather, cpu_step_onehot, cpu_step_pick, cpu_step_patch,
+    cpu_step_index, cpu_step_repeat, cpu_step_reduce_operand;
 
 static inline float *place_of(const struct frame *frame, const struct place *place)
 {

@@ -160,6 +160,19 @@ void cpu_step_pick(const struct frame *f, const struct bound_step *s)
     }
 }
 
+/* One element a row, where its id is a column. */
+void cpu_step_patch(const struct frame *f, const struct bound_step *s)
+{
+    const coda_tensor *out = operand_of(f, s->step->operand);
+    const int32_t *id = (const int32_t *)operand_of(f, s->step->ids)->data + f->row;
+    const float *in = place_of(f, &s->input[0]);
+    for (int i = 0; i < f->rows; i++) {
+        float x[ROOM] = {in[i]};
+        if (id[i] >= 0 && id[i] < out->shape[1])
+            f->binding->plan->isa->store[out->dtype](element_of(out, f->row + i, id[i]), x, 1);
+    }
+}
+
 /* ---------------------------------------------------------------- rotations */
 
 /* A row of the table in f32: in place where it is. */

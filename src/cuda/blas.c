@@ -181,6 +181,8 @@ bool blas_fits(const struct plan *plan, const char **why)
     *why = NULL;
     if (plan->accumulator_count != 1 || out < 0 || graph->node[graph->operand[out].node].op != OP_GEMM)
         *why = "is no product alone: its epilogue runs in coda's own schedules";
+    else if (graph->conditional)
+        *why = "runs on a condition";
     else if (plan->product[0].segment_count != 1 || plan->product[0].segment[0].right_count != 1)
         *why = "stacks or adds up several products";
     else if (!plan->uniform || library_type(plan->factor_type) < 0 || library_type(graph->operand[out].dtype) < 0)

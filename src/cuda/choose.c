@@ -199,7 +199,7 @@ static bool is_plain_product(const struct plan *plan)
 bool choose_joined(const struct gpu *gpu, const coda_kernel *kernel, const struct plan *plan,
                    const struct variant *first, struct variant *joined)
 {
-    if (kernel->options.sets < 2 || !is_hopper(first->mainloop) ||
+    if (kernel->options.sets < 2 || kernel->graph->conditional || !is_hopper(first->mainloop) ||
         (first->mainloop == MAINLOOP_WARPS && !is_plain_product(plan)))
         return false;
     *joined = (struct variant){.mainloop = MAINLOOP_DIRECT};

@@ -19,6 +19,18 @@ static bool is_row_out(const struct emitter *e, int operand)
            e->graph->node[e->graph->operand[operand].node].op != OP_PICK;
 }
 
+/* One element of row m, where its id is a column. */
+static void patch_out(struct emitter *e, struct text *out, int operand, const char *value)
+{
+    char index[64];
+    snprintf(index, sizeof index, "(long)m * P.t[%d].stride + column%d", operand, operand);
+    text_add(
+        out,
+        "        const int column%d = load_id(P.t[%d].data, m);\n        if ((u32)column%d < (u32)P.t[%d].columns)\n",
+        operand, e->graph->operand[operand].ids, operand, operand);
+    emit_store(e, out, "            ", operand, index, value);
+}
+
 void emit_rows(struct emitter *e, struct text *out)
 {
     const struct plan *plan = e->plan;
@@ -40,7 +52,10 @@ void emit_rows(struct emitter *e, struct text *out)
     for (int i = 0; i < e->graph->operand_count; i++)
         if (is_row_out(e, i)) {
             emit_value(e, e->graph->operand[i].node, &at, name);
-            emit_store(e, &stores, "        ", i, "m", name);
+            if (e->graph->operand[i].role == CODA_PATCH)
+                patch_out(e, &stores, i, name);
+            else
+                emit_store(e, &stores, "        ", i, "m", name);
         }
     text_add(
         out,

@@ -178,6 +178,24 @@ static bool write_program(const struct plan *plan, struct text *out)
     return true;
 }
 
+/* What a kernel does first: by all threads of a block, and alike in all blocks. */
+static void write_condition(const struct graph *graph, struct text *out)
+{
+    if (!graph->conditional) {
+        text_append(out, "#define RETURN_UNLESS_WANTED(P)\n\n");
+        return;
+    }
+    int i = graph->condition;
+    text_add(out,
+             "/* Has %s an element that is not 0? */\n"
+             "INLINE bool coda_wanted(const Params &P)\n{\n"
+             "    u32 bits = 0;\n"
+             "    for (int i = threadIdx.x; i < P.t[%d].rows; i += blockDim.x) bits |= load_id(P.t[%d].data, i);\n"
+             "    return __syncthreads_or(%s) != 0;\n}\n"
+             "#define RETURN_UNLESS_WANTED(P) if (!coda_wanted(P)) return;\n\n",
+             graph->operand[i].name, i, i, graph->operand[i].dtype == CODA_F32 ? "bits << 1" : "bits");
+}
+
 static bool is_tile(enum mainloop mainloop)
 {
     return mainloop != MAINLOOP_ROWS && mainloop != MAINLOOP_COLUMNS;
@@ -215,6 +233,7 @@ coda_status source_write(const struct plan *plan, const struct variant *variant,
     text_append(source, device_text("common.cu"));
     write_definitions(plan, variant, source);
     write_parameters(plan, variant, source);
+    write_condition(plan->graph, source);
     write_generated(e, variant, source);
     for (int i = 0; i < 4 && mainloops[variant->mainloop].file[i]; i++)
         text_append(source, device_text(mainloops[variant->mainloop].file[i]));

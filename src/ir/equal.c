@@ -121,12 +121,14 @@ static bool match_axes(struct numbering *n)
 static bool same_declarations(const struct numbering *n)
 {
     const struct graph *a = n->graph[0], *b = n->graph[1];
-    if (a->is_block != b->is_block || a->operand_count != b->operand_count || a->parameter_count != b->parameter_count)
+    if (a->is_block != b->is_block || a->conditional != b->conditional ||
+        (a->conditional && a->condition != b->condition) || a->operand_count != b->operand_count ||
+        a->parameter_count != b->parameter_count)
         return false;
     for (int i = 0; i < a->operand_count; i++) {
         const struct operand *p = &a->operand[i], *q = &b->operand[i];
         if (strcmp(p->name, q->name) != 0 || p->role != q->role || p->dtype != q->dtype ||
-            p->shape.rank != q->shape.rank)
+            p->shape.rank != q->shape.rank || (p->role == CODA_PATCH && p->ids != q->ids))
             return false;
         for (int k = 0; k < p->shape.rank; k++) {
             int64_t left[DIM_WORDS] = {0}, right[DIM_WORDS] = {0};

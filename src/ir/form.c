@@ -421,8 +421,15 @@ static void visit_outs(struct analysis *a)
 {
     for (int i = 0; i < a->graph->operand_count; i++) {
         const struct operand *operand = &a->graph->operand[i];
-        if (operand->role != CODA_IN && !a->bad[operand->node] && a->form->space[operand->node] == SPACE_NONE)
+        if (operand->role == CODA_IN || a->bad[operand->node])
+            continue;
+        if (a->form->space[operand->node] == SPACE_NONE)
             report_misfit(a, operand->node, operand->node);
+        else if (operand->role == CODA_PATCH && a->form->column_axis >= 0)
+            REPORT(a, operand->node, CODA_UNSUPPORTED, "Store the values, and patch in the next program.",
+                   "`%.60s` is patched at a column of each row, which a program of row vectors does, but this one has "
+                   "the columns %.60s",
+                   operand->name, axis_name(a->graph, a->form->column_axis));
     }
 }
 

@@ -130,6 +130,7 @@ struct operand {
     coda_dtype dtype;
     struct shape shape; /* as declared */
     int node;           /* IN: its OP_IN node; outs: the value */
+    int ids;            /* PATCH: the `in` with the column of each row */
     struct span span;
 };
 
@@ -149,6 +150,8 @@ struct graph {
     struct node *node;
     int operand_count, operand_capacity;
     struct operand *operand; /* in the order of the text */
+    bool conditional;        /* runs only where an element of operand `condition` is not 0 */
+    int condition;
     int parameter_count;
     struct parameter parameter[MAX_OPERANDS];
 };
@@ -201,6 +204,12 @@ int graph_gather(struct graph *graph, int table, int ids, struct complaint *why)
 /* Returns 0, or -1 with *why set. */
 int graph_out(struct graph *graph, const char *name, coda_role role, coda_dtype dtype, const struct shape *shape,
               int value, struct complaint *why);
+
+/* `out X[ids] = value`: element ids[m] of row m, where that is a column. Likewise. */
+int graph_patch(struct graph *graph, const char *name, coda_dtype dtype, const struct shape *shape, int value, int ids,
+                struct complaint *why);
+/* `when x`: x is the node of an `in`. Likewise. */
+int graph_when(struct graph *graph, int x, struct complaint *why);
 
 /* ---------------------------------------------------------------- asking (graph.c) */
 

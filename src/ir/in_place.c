@@ -28,9 +28,20 @@ static bool is_read_by_one_tile(const struct graph *graph, const struct form *fo
     return true;
 }
 
+/* A condition is asked by every tile, and the ids of a patch may be read after other outs are written. */
+static bool steers(const struct graph *graph, int in)
+{
+    bool found = graph->conditional && graph->condition == in;
+    for (int i = 0; i < graph->operand_count; i++)
+        found |= graph->operand[i].role == CODA_PATCH && graph->operand[i].ids == in;
+    return found;
+}
+
 bool is_read_in_place(const struct graph *graph, const struct form *form, int in)
 {
     int node = graph->operand[in].node;
+    if (steers(graph, in))
+        return false;
     if (!form->space || form->space[node] == SPACE_NONE || !is_read_by_one_tile(graph, form, node))
         return false;
     for (int n = 0; n < graph->node_count; n++) {

@@ -279,3 +279,53 @@ int graph_out(struct graph *graph, const char *name, coda_role role, coda_dtype 
                       "`%.60s += ..` in %s would round the running sum at every launch", name, coda_dtype_name(dtype));
     return add_operand(graph, name, role, dtype, &declared, value, why) < 0 ? -1 : 0;
 }
+
+int graph_patch(struct graph *graph, const char *name, coda_dtype dtype, const struct shape *shape, int value, int ids,
+                struct complaint *why)
+{
+    struct shape declared = *shape;
+    char found[LABEL];
+    if (!check_inputs(graph, (const int[]){value, ids}, 2, why) || !room_for_operand(graph, name, why) ||
+        !accept_shape(graph, &declared, why))
+        return -1;
+    const struct node *v = &graph->node[value], *t = &graph->node[ids];
+    const struct dim *rows = &declared.dim[0];
+    if (graph->is_block)
+        return refuse(why, CODA_UNSUPPORTED, "Give it a program of its own.", "a block patches no out such as `%.60s`",
+                      name);
+    if (declared.rank != 2 || rows->form != DIM_WHOLE || declared.dim[1].form != DIM_WHOLE)
+        return refuse(why, CODA_INVALID, "Write out X[t] : bf16[M, N] = v.",
+                      "`%.60s` is patched at a column of each row, so it is a matrix of whole axes", name);
+    label(graph, value, found, sizeof found);
+    if (v->shape.rank != 1 || !dim_equal(&v->shape.dim[0], rows))
+        return refuse(why, CODA_INVALID, "Give one value a row.", "`%.60s` takes one value a row, found %s", name,
+                      found);
+    label(graph, ids, found, sizeof found);
+    if (t->op != OP_IN || t->dtype != CODA_I32 || t->shape.rank != 1 || !dim_equal(&t->shape.dim[0], rows))
+        return refuse(why, CODA_INVALID, "Declare in t : i32[M], with the rows of the out.",
+                      "the columns of `%.60s` are an i32 `in` with one id a row, found %s", name, found);
+    int added = add_operand(graph, name, CODA_PATCH, dtype, &declared, value, why);
+    if (added >= 0)
+        graph->operand[added].ids = t->index;
+    return added < 0 ? -1 : 0;
+}
+
+int graph_when(struct graph *graph, int x, struct complaint *why)
+{
+    char found[LABEL];
+    if (!check_inputs(graph, &x, 1, why))
+        return -1;
+    const struct node *node = &graph->node[x];
+    label(graph, x, found, sizeof found);
+    if (graph->is_block)
+        return refuse(why, CODA_UNSUPPORTED, "Conditions are for programs.", "a block has no `when`");
+    if (graph->conditional)
+        return refuse(why, CODA_INVALID, "Join the conditions in one vector.", "a second `when`");
+    if (node->op != OP_IN || node->shape.rank > 1 || (node->dtype != CODA_F32 && node->dtype != CODA_I32))
+        return refuse(why, CODA_INVALID, "Declare in m : f32[M], and fill it by a program before this one.",
+                      "`when` takes a vector or scalar `in` of type f32 or i32, found %s%s%s", found,
+                      node->op == OP_IN ? " : " : "", node->op == OP_IN ? coda_dtype_name(node->dtype) : "");
+    graph->conditional = true;
+    graph->condition = node->index;
+    return 0;
+}

@@ -60,9 +60,9 @@ static void find_vectors(const struct graph *graph, const bool *used, struct for
 {
     for (int i = 0; i < graph->operand_count; i++) {
         const struct operand *out = &graph->operand[i];
-        int axis = out->shape.dim[0].axis;
-        if (out->role == CODA_IN || out->shape.rank != 1 || axis < 0 || axis == form->row_axis ||
-            axis == form->column_axis)
+        const struct shape *shape = out->role == CODA_PATCH ? &graph->node[out->node].shape : &out->shape;
+        int axis = shape->dim[0].axis;
+        if (out->role == CODA_IN || shape->rank != 1 || axis < 0 || axis == form->row_axis || axis == form->column_axis)
             continue;
         bool columns = occurs(graph, used, axis, 1) && !occurs(graph, used, axis, 0);
         int *place = columns ? &form->column_axis : &form->row_axis,
@@ -83,7 +83,8 @@ void find_tile(const struct graph *graph, const bool *used, const bool *as_value
                 adopt(&graph->node[i].shape, form))
                 return;
     for (int i = 0; i < graph->operand_count; i++)
-        if (graph->operand[i].role != CODA_IN && adopt(&graph->operand[i].shape, form))
+        if (graph->operand[i].role != CODA_IN && graph->operand[i].role != CODA_PATCH &&
+            adopt(&graph->operand[i].shape, form))
             return;
     for (int i = 0; i < graph->node_count; i++) {
         enum op op = graph->node[i].op;

@@ -24,7 +24,7 @@ bool is_name(const char *text, size_t length)
 
 bool is_reserved_word(const char *text, size_t length)
 {
-    static const char *const words[] = {"in", "param", "axis", "out", "program", "block"};
+    static const char *const words[] = {"in", "param", "axis", "out", "program", "block", "when"};
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         if (strlen(words[i]) == length && memcmp(text, words[i], length) == 0)
             return true;

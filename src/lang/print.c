@@ -73,7 +73,10 @@ static void print_out(struct output *text, const struct text_plan *plan, int ope
     const struct graph *graph = plan->naming.graph;
     const struct operand *out = &graph->operand[operand];
     const char *name = plan->naming.name[out->node];
-    output_add(text, "    out %s : ", out->name);
+    output_add(text, "    out %s", out->name);
+    if (out->role == CODA_PATCH)
+        output_add(text, "[%s]", graph->operand[out->ids].name);
+    output_add(text, " : ");
     output_type(text, graph, out->dtype, &out->shape);
     output_add(text, out->role == CODA_ACCUMULATE ? " += " : " = ");
     if (name)
@@ -90,7 +93,10 @@ static void print_statements(struct output *text, const struct graph *graph, con
     print_axes(text, graph, plan);
     for (int i = 0; i < graph->operand_count;) {
         if (graph->operand[i].role == CODA_IN) {
+            int first = i;
             i = print_in(text, graph, i);
+            if (graph->conditional && graph->condition >= first && graph->condition < i)
+                output_add(text, "    when %s\n", graph->operand[graph->condition].name);
             continue;
         }
         if (!params_printed)

@@ -155,7 +155,45 @@ static void parse_axis_statement(struct parser *parser)
     }
 }
 
-/* "out" NAME ":" type ("=" | "+=") expression */
+/* The node of an `in` that a statement names outside of an expression; -1: poison. */
+static int parse_in_name(struct parser *parser, const char *what, const char *advice)
+{
+    struct token name = parser->token;
+    if (!parser_expect(parser, TOKEN_NAME, what, advice))
+        return -1;
+    int symbol = use_name(parser, &name, false);
+    const struct symbol *s = symbol < 0 ? NULL : &parser->symbols.symbol[symbol];
+    if (!s || s->kind == SYMBOL_UNKNOWN || s->index < 0)
+        return -1;
+    if (s->kind == SYMBOL_IN)
+        return s->index;
+    diagnostics_report(parser->diagnostics, token_span(&name), advice, "`%.*s` is no `in`", token_length(&name),
+                       token_text(parser, &name));
+    return -1;
+}
+
+/* "when" NAME */
+static void parse_when(struct parser *parser)
+{
+    struct token name = parser->token;
+    struct complaint why = {0};
+    int x = parse_in_name(parser, "the name of an operand", "A condition is written when m, of in m : f32[M]");
+    if (x >= 0 && graph_when(parser->graph, x, &why) < 0)
+        report_complaint(parser, token_span(&name), &why);
+}
+
+/* ["[" NAME "]"] after the name of an out. False: poison. */
+static bool parse_patch(struct parser *parser, int *ids)
+{
+    static const char advice[] = "A patch is written out X[t] : bf16[M, N] = v, with in t : i32[M]";
+    *ids = -1;
+    if (!parser_accept(parser, TOKEN_OPEN_BRACKET))
+        return true;
+    *ids = parse_in_name(parser, "the name of the columns", advice);
+    return parser_expect(parser, TOKEN_CLOSE_BRACKET, "`]`", advice) && *ids >= 0;
+}
+
+/* "out" NAME ["[" NAME "]"] ":" type ("=" | "+=") expression */
 static void parse_out(struct parser *parser)
 {
     static const char advice[] = "An out is written out Y : bf16[M, N] = x, or += x to add to what is there";
@@ -166,21 +204,28 @@ static void parse_out(struct parser *parser)
     char text[MAX_NAME + 1];
     if (!parser_expect(parser, TOKEN_NAME, "the name of an out", advice))
         return;
-    int symbol = define_name(parser, &name, SYMBOL_OUT, -1);
-    if (!parser_expect(parser, TOKEN_COLON, "`:` and a type", advice))
+    int symbol = define_name(parser, &name, SYMBOL_OUT, -1), ids;
+    bool good = parse_patch(parser, &ids);
+    if (parser->lost || !parser_expect(parser, TOKEN_COLON, "`:` and a type", advice))
         return;
-    bool good = parse_type(parser, &dtype, &shape);
+    good = parse_type(parser, &dtype, &shape) && good;
     struct span declaration = span_from(parser, name.begin);
     if (parser->lost)
         return;
     coda_role role = parser_at(parser, TOKEN_ACCUMULATE) ? CODA_ACCUMULATE : CODA_OUT;
+    if (role == CODA_ACCUMULATE && ids >= 0) {
+        parser_unexpected(parser, "`=`", "A patch overwrites an element of each row.");
+        return;
+    }
     if (!parser_accept(parser, TOKEN_ACCUMULATE) && !parser_expect(parser, TOKEN_ASSIGN, "`=` or `+=`", advice))
         return;
     int value = expression_node(parser);
     if (value < 0 || parser->lost || !good || symbol < 0)
         return;
     terminated(parser, &name, text);
-    if (graph_out(parser->graph, text, role, dtype, &shape, value, &why) < 0)
+    int added = ids >= 0 ? graph_patch(parser->graph, text, dtype, &shape, value, ids, &why)
+                         : graph_out(parser->graph, text, role, dtype, &shape, value, &why);
+    if (added < 0)
         report_complaint(parser, declaration, &why);
     else
         parser->graph->operand[parser->graph->operand_count - 1].span = token_span(&name);
@@ -216,7 +261,7 @@ static void parse_value(struct parser *parser, const struct token *name)
         parser_unexpected(parser, "`=`",
                           "Values have no declared type: all arithmetic is f32. `cast(x, bf16)` rounds.");
     else if (parser_expect(parser, TOKEN_ASSIGN, "`=`",
-                           "A statement is an in, param, axis or out, or NAME = expression."))
+                           "A statement is an in, param, axis, out or when, or NAME = expression."))
         node = expression_node(parser);
     define_value(parser, name, parser->lost ? -1 : node);
 }
@@ -252,10 +297,7 @@ static const struct {
     const char *word;
     void (*parse)(struct parser *parser);
 } statements[] = {
-    {"in", parse_in},
-    {"param", parse_param},
-    {"axis", parse_axis_statement},
-    {"out", parse_out},
+    {"in", parse_in}, {"param", parse_param}, {"axis", parse_axis_statement}, {"out", parse_out}, {"when", parse_when},
 };
 enum { STATEMENT_COUNT = sizeof statements / sizeof *statements };
 
@@ -276,7 +318,7 @@ static void report_word(struct parser *parser, const struct token *word)
     if (habit)
         snprintf(advice, sizeof advice, "%s", habit);
     else
-        snprintf(advice, sizeof advice, "%s%s%sA statement is an in, param, axis or out, or NAME = expression.",
+        snprintf(advice, sizeof advice, "%s%s%sA statement is an in, param, axis, out or when, or NAME = expression.",
                  nearest < 0 ? "" : "Did you mean `", nearest < 0 ? "" : statements[nearest].word,
                  nearest < 0 ? "" : "`? ");
     diagnostics_report(parser->diagnostics, token_span(word), advice, "`%.*s` begins no statement", token_length(word),

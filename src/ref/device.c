@@ -36,6 +36,8 @@ static coda_status ref_launch(coda_kernel *kernel, const struct launch *launch, 
 {
     const struct graph *graph = kernel->graph;
     struct value outs[MAX_OPERANDS] = {0};
+    if (!host_wants_launch(graph, launch))
+        return CODA_OK;
     coda_status status = evaluate(graph, launch, outs, error);
     for (int o = 0; o < graph->operand_count; o++) {
         if (status == CODA_OK && outs[o].data != NULL)

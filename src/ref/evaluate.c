@@ -90,6 +90,15 @@ done:
     return status;
 }
 
+/* What the out holds, with the value of each row at its column. */
+static void patch_rows(const struct launch *launch, const struct operand *o, const struct value *x, struct value *out)
+{
+    const int32_t *id = launch->operand[o->ids].data;
+    for (int64_t i = 0; i < out->rows; i++)
+        if (id[i] >= 0 && id[i] < out->columns)
+            out->data[i * out->columns + id[i]] = x->data[i];
+}
+
 /* The value in the shape of its out, plus what the out holds where it accumulates. */
 static coda_status finish_out(const struct evaluation *e, int operand, struct value *out)
 {
@@ -97,6 +106,11 @@ static coda_status finish_out(const struct evaluation *e, int operand, struct va
     const struct value *x = &e->value[o->node];
     struct reading reading = {0};
     coda_status status = value_create(&o->shape, e->launch->size, out, e->error);
+    if (status == CODA_OK && o->role == CODA_PATCH) {
+        value_load(out, &e->launch->operand[operand]);
+        patch_rows(e->launch, o, x, out);
+        return CODA_OK;
+    }
     if (status == CODA_OK)
         status = reading_create(&x->shape, &o->shape, e->launch->size, &reading, e->error);
     if (status != CODA_OK)

@@ -35,6 +35,16 @@ coda_status differentiate(const struct graph *program, const char *wrt, const ch
                "`%.60s` is a block, not a program", program->name);
         return report_failure(error, &why);
     }
+    for (int i = 0; i < program->operand_count; i++)
+        if (program->operand[i].role == CODA_PATCH)
+            refuse(&why, CODA_UNSUPPORTED, "Differentiate the program whose out is patched.",
+                   "`%.60s` is patched, and keeps what another program wrote", program->operand[i].name);
+    if (program->conditional)
+        refuse(&why, CODA_UNSUPPORTED, "Differentiate the program without its condition.",
+               "`%.60s` runs `when %.60s`, so its outs may be another program's", program->name,
+               program->operand[program->condition].name);
+    if (why.status != CODA_OK)
+        return report_failure(error, &why);
     struct graph *backward = derive_open(&d, program, wrt, save, &why) ? derive_backward(&d, NULL, &why) : NULL;
     if (backward != NULL && append_forward(&d, unit, &why))
         cut_graph(backward, program, backward->name, true, true, unit, NULL, &why);

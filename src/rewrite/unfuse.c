@@ -238,14 +238,10 @@ static int build(struct unfusing *u, int node, bool root)
     return u->copy[node] = build_operation(u, n, input);
 }
 
-static coda_status add_program(struct unfusing *u, int node, bool root, const char *name, coda_role role,
-                               coda_dtype dtype, const struct shape *shape)
+/* Keeps the program that was begun, if it was `made`. */
+static coda_status keep_program(struct unfusing *u, bool made)
 {
-    u->program = empty_program(u);
-    if (!u->program)
-        return u->why.status ? u->why.status : CODA_MEMORY;
-    int value = build(u, node, root);
-    if (value < 0 || graph_out(u->program, name, role, dtype, shape, value, &u->why) < 0) {
+    if (!made) {
         graph_free(u->program);
         return u->why.status ? u->why.status : CODA_MEMORY;
     }
@@ -263,6 +259,26 @@ static coda_status add_program(struct unfusing *u, int node, bool root, const ch
     return CODA_OK;
 }
 
+static coda_status add_program(struct unfusing *u, int node, bool root, const char *name, coda_role role,
+                               coda_dtype dtype, const struct shape *shape)
+{
+    u->program = empty_program(u);
+    if (!u->program)
+        return u->why.status ? u->why.status : CODA_MEMORY;
+    int value = build(u, node, root);
+    return keep_program(u, value >= 0 && graph_out(u->program, name, role, dtype, shape, value, &u->why) == 0);
+}
+
+static coda_status add_patch(struct unfusing *u, const struct operand *out)
+{
+    u->program = empty_program(u);
+    if (!u->program)
+        return u->why.status ? u->why.status : CODA_MEMORY;
+    int value = build(u, out->node, false), ids = value < 0 ? -1 : build(u, u->graph->operand[out->ids].node, false);
+    return keep_program(u, ids >= 0 &&
+                               graph_patch(u->program, out->name, out->dtype, &out->shape, value, ids, &u->why) == 0);
+}
+
 static coda_status add_programs(struct unfusing *u)
 {
     coda_status status = CODA_OK;
@@ -278,7 +294,9 @@ static coda_status add_programs(struct unfusing *u)
         const struct operand *operand = &u->graph->operand[i];
         if (operand->role == CODA_IN || u->direct[operand->node] == i)
             continue;
-        status = add_program(u, operand->node, false, operand->name, operand->role, operand->dtype, &operand->shape);
+        status = operand->role == CODA_PATCH ? add_patch(u, operand)
+                                             : add_program(u, operand->node, false, operand->name, operand->role,
+                                                           operand->dtype, &operand->shape);
     }
     return status;
 }

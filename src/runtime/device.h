@@ -90,6 +90,8 @@ coda_status host_allocate(coda_device *device, size_t bytes, void **pointer, cod
 void host_release(coda_device *device, void *pointer);
 coda_status host_copy(coda_device *device, void *to, const void *from, size_t bytes, bool to_device, coda_error *error);
 coda_status host_synchronize(coda_device *device, void *stream, coda_error *error);
+/* Has the program no condition, or one that holds? */
+bool host_wants_launch(const struct graph *graph, const struct launch *launch);
 
 /* Sets *error (may be NULL) and returns `status` (runtime/error.c). */
 coda_status fail(coda_error *error, coda_status status, const char *format, ...) __attribute__((format(printf, 3, 4)));

@@ -170,6 +170,10 @@ static coda_status infer(const struct graph *graph, const int64_t *sizes, struct
     memset(content, 0, MAX_OPERANDS * sizeof *content);
     for (int i = 0; i < graph->node_count; i++)
         infer_node(&inference, &graph->node[i]);
+    for (int i = 0; i < graph->operand_count; i++)
+        if (graph->operand[i].role == CODA_PATCH)
+            mark_ids(&inference, graph->operand[graph->operand[i].ids].node,
+                     dim_size(&graph->operand[i].shape.dim[1], sizes), false);
     free(inference.visited);
     return CODA_OK;
 }

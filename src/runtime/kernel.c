@@ -92,8 +92,10 @@ static void count_bytes(coda_kernel *kernel, const coda_tensor *operand)
 {
     int64_t bytes = 0;
     for (int i = 0; i < kernel->graph->operand_count; i++) {
-        int64_t size = operand[i].shape[0] * operand[i].shape[1] * (int64_t)coda_dtype_size(operand[i].dtype);
-        bytes += kernel->graph->operand[i].role == CODA_ACCUMULATE ? 2 * size : size;
+        coda_role role = kernel->graph->operand[i].role;
+        int64_t columns = role == CODA_PATCH ? 1 : operand[i].shape[1];
+        int64_t size = operand[i].shape[0] * columns * (int64_t)coda_dtype_size(operand[i].dtype);
+        bytes += role == CODA_ACCUMULATE ? 2 * size : size;
     }
     __atomic_fetch_add(&kernel->bytes_moved, bytes, __ATOMIC_RELAXED);
 }

@@ -37,6 +37,19 @@ void host_release(coda_device *device, void *pointer)
     free(pointer);
 }
 
+bool host_wants_launch(const struct graph *graph, const struct launch *launch)
+{
+    if (!graph->conditional)
+        return true;
+    const coda_tensor *t = &launch->operand[graph->condition];
+    const uint32_t sign = t->dtype == CODA_F32 ? 0x80000000u : 0; /* -0 is 0 */
+    const uint32_t *element = t->data;
+    for (int64_t i = 0; i < t->shape[0]; i++)
+        if (element[i] & ~sign)
+            return true;
+    return false;
+}
+
 coda_status host_copy(coda_device *device, void *to, const void *from, size_t bytes, bool to_device, coda_error *error)
 {
     (void)device, (void)to_device, (void)error;

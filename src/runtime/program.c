@@ -17,6 +17,11 @@ int coda_program_is_block(const coda_program *program)
     return program->graph->is_block;
 }
 
+int coda_program_condition(const coda_program *program)
+{
+    return program->graph->conditional ? program->graph->condition : -1;
+}
+
 char *coda_program_text(const coda_program *program)
 {
     return print_graph(program->graph);
@@ -138,7 +143,8 @@ coda_status coda_program_cost(const coda_program *program, const coda_dims *dims
         status = coda_program_operand_shape(program, i, dims, shape, error);
         if (status != CODA_OK)
             return status;
-        double bytes = (double)shape[0] * (double)shape[1] * (double)coda_dtype_size(graph->operand[i].dtype);
+        double columns = graph->operand[i].role == CODA_PATCH ? 1 : (double)shape[1];
+        double bytes = (double)shape[0] * columns * (double)coda_dtype_size(graph->operand[i].dtype);
         sum.bytes += graph->operand[i].role == CODA_ACCUMULATE ? 2 * bytes : bytes;
         if (graph->operand[i].role == CODA_ACCUMULATE) { /* an addition of its own: reads the value, reads and writes */
             sum.unfused_bytes += 2 * bytes + 2 * (double)shape[0] * (double)shape[1];

@@ -34,6 +34,7 @@ struct block {
     alignas(1024) char shared[SHARED_BYTES];
     transaction_barrier barrier[SHARED_BYTES / 8];
     meeting all, warp[WARPS], group[3], named[16];
+    int any; /* of what __syncthreads_or was given */
     uint64_t exchange[WARPS][32][4];
 };
 static block blocks[MOST_BLOCKS];
@@ -126,6 +127,16 @@ static void meet(meeting &at, unsigned size)
 static meeting whole_cluster;
 static void meet_warp() { meet(blocks[rank].warp[threadIdx.x / 32], 32); }
 static void __syncthreads() { meet(blocks[rank].all, blockDim.x); }
+static int __syncthreads_or(int x)
+{
+    blocks[rank].any |= x;
+    __syncthreads();
+    const int found = blocks[rank].any;
+    __syncthreads();
+    blocks[rank].any = 0; /* by each thread: none goes on before all are here */
+    __syncthreads();
+    return found;
+}
 static void __syncwarp() { meet_warp(); }
 
 static uint64_t seed = 88172645463325252ull;

@@ -92,6 +92,22 @@ static bool evaluate_node(struct evaluator *e, int index)
     return true;
 }
 
+/* What the operand held, with one value a row where its id is a column. */
+static void patch(const struct evaluator *e, int index, const struct numbers *x, struct numbers *y)
+{
+    const struct operand *operand = &e->trial->graph->operand[index];
+    const int32_t *id = e->trial->initial[operand->ids];
+    load(e, index, y);
+    for (int64_t i = 0; i < y->rows; i++) {
+        if (id[i] < 0 || id[i] >= y->columns)
+            continue;
+        int64_t at = i * y->columns + id[i];
+        y->value[at] = x->value[i];
+        y->plain[at] = format_round(operand->dtype, x->plain[i]);
+        y->bound[at] = x->bound[i];
+    }
+}
+
 static bool evaluate_out(struct evaluator *e, int index, struct numbers *y)
 {
     const struct trial *trial = e->trial;
@@ -100,6 +116,10 @@ static bool evaluate_out(struct evaluator *e, int index, struct numbers *y)
     if (!create(e, &operand->shape, y)) {
         e->why = "no memory";
         return false;
+    }
+    if (operand->role == CODA_PATCH) {
+        patch(e, index, &e->node[operand->node], y);
+        return true;
     }
     spread(e, &e->node[operand->node], &trial->graph->node[operand->node].shape, &operand->shape, y);
     for (int64_t i = 0; i < y->rows * y->columns; i++) {

@@ -498,6 +498,32 @@ static void outs(struct builder *b)
     }
 }
 
+/* A program of one value a row: the last is an out, or a patch of a matrix. */
+static void row_program(struct builder *b)
+{
+    char shape[32];
+    declare_kind(b, ROW);
+    for (int i = below(b, 6); i >= 0; i--)
+        statement(b, ROW, -1);
+    int x = choose(b, ROW), t = ids(b);
+    snprintf(shape, sizeof shape, "%s", one_of(b, float_types, 3));
+    struct generated_line *line =
+        add_line(b, "out o%d[%s] : %s[M, N] = %s", b->serial++, name(b, t), shape, name(b, x));
+    line->is_out = true;
+    uses(b, line, x);
+    uses(b, line, t);
+    for (int i = b->value_count - 1; i >= 0; i--)
+        if (b->value[i].uses == 0 && b->value[i].kind == ROW)
+            out(b, i, "f32", "[M]", name(b, i), false);
+}
+
+/* A condition that holds: random numbers are not 0. */
+static void condition(struct builder *b)
+{
+    int x = declare(b, KINDS, "f32", chance(b, 70) ? "[M]" : "");
+    uses(b, add_line(b, "when %s", name(b, x)), x);
+}
+
 static void set_dim(struct builder *b, const char *axis, int64_t size)
 {
     coda_dims *dims = &b->program->dims;
@@ -541,6 +567,12 @@ void generate(struct generated *program, uint64_t seed, const struct generator_o
     if (form == STACKED || form == STACKED_PAIR)
         add_line(&b, form == STACKED ? "axis N = Q + E" : "axis N = Q + 2*E");
     set_sizes(&b, form);
+    if (!b.options.differentiable && chance(&b, 10))
+        condition(&b);
+    if (form == PRODUCT_FORMS && !b.options.differentiable && chance(&b, 25)) {
+        row_program(&b);
+        return;
+    }
     if (form != PRODUCT_FORMS)
         products(&b, form);
     else

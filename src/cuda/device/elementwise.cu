@@ -47,6 +47,7 @@ extern "C" __global__ void __launch_bounds__(128, RESIDENT) KERNEL(const __grid_
     __shared__ float scratch[OVER_ROWS > 0 ? OVER_ROWS * 4 * SCRATCH_COLUMNS : 1];
     await_launches_before();
     let_next_begin();
+    RETURN_UNLESS_WANTED(P)
     const int band = blockIdx.x * BAND_ROWS, first = blockIdx.y * P.columns_per_block;
     const int columns = (first + P.columns_per_block < COLUMNS ? first + P.columns_per_block : COLUMNS) - first;
     Walk w;

@@ -48,6 +48,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) KERNEL(const __grid_constan
 #endif
     await_launches_before();
     let_next_begin();
+    RETURN_UNLESS_WANTED(first_problem(W))
     const int warpgroup = __shfl_sync(ALL_LANES, threadIdx.x >> 7, 0); /* so that the compiler knows it as uniform */
     if (warpgroup == 0) {
         if (PRODUCER_REGISTERS < 168)

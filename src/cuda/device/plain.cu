@@ -47,6 +47,7 @@ extern "C" __global__ void __launch_bounds__(128) KERNEL(const __grid_constant__
     __shared__ float scratch[OVER_ROWS > 0 ? OVER_ROWS * 4 * SCRATCH_COLUMNS : 1];
     await_launches_before();
     let_next_begin();
+    RETURN_UNLESS_WANTED(P)
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     const int m0 = blockIdx.x % P.row_tiles * TILE_ROWS, n0 = blockIdx.x / P.row_tiles * TILE_COLUMNS;
     float d[ACCUMULATORS * SHARED_BLOCKS][BANDS][2][8] = {};

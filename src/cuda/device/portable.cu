@@ -198,6 +198,7 @@ extern "C" __global__ void __launch_bounds__(128) KERNEL(const __grid_constant__
     extern __shared__ __align__(128) char shared[];
     await_launches_before();
     let_next_begin();
+    RETURN_UNLESS_WANTED(P)
     const u32 ring = shared_address(shared);
     float *values = (float *)(shared + STAGES * STAGE_BYTES), *scratch = (float *)shared;
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;

@@ -5,6 +5,7 @@ extern "C" __global__ void __launch_bounds__(128) KERNEL(const __grid_constant__
 {
     await_launches_before();
     let_next_begin();
+    RETURN_UNLESS_WANTED(P)
     const int m = blockIdx.x * 128 + threadIdx.x;
     float values[VALUES > 0 ? VALUES : 1];
     if (m < ROWS)
@@ -17,6 +18,7 @@ extern "C" __global__ void __launch_bounds__(256) KERNEL(const __grid_constant__
     __shared__ float parts[SLICES][KEPT][32];
     await_launches_before();
     let_next_begin();
+    RETURN_UNLESS_WANTED(P)
     const int lane = threadIdx.x & 31, slice = threadIdx.x >> 5, n = blockIdx.x * 32 + lane;
     float part[KEPT];
     if (n < COLUMNS)
