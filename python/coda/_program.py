@@ -15,7 +15,7 @@ class Operand:
     """One `in` or `out` of a program, in the order of the text."""
 
     name: str
-    role: str  # "in", "out" or "accumulate" (`+=`)
+    role: str  # "in", "out", "accumulate" (`+=`) or "patch" (`out X[t]`)
     dtype: str
     dims: tuple  # the declared sizes as text: "M", "N/128", "64"
 
@@ -95,7 +95,7 @@ class Program:
         for i in range(library.coda_program_operand_count(self.handle)):
             o = OperandStruct()
             library.coda_program_operand(self.handle, i, ctypes.byref(o))
-            made.append(Operand(o.name.decode(), ("in", "out", "accumulate")[o.role], DTYPES[o.dtype],
+            made.append(Operand(o.name.decode(), ("in", "out", "accumulate", "patch")[o.role], DTYPES[o.dtype],
                                 tuple(o.dim[k].value.decode() for k in range(o.rank))))
         return tuple(made)
 

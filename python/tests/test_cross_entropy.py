@@ -150,3 +150,78 @@ def test_compiled_with_fullgraph(device):
         compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
         for a, b in zip(torch.autograd.grad(compiled(x, w), (x, w)), torch.autograd.grad(loss(x, w), (x, w))):
             torch.testing.assert_close(a, b)
+
+
+def hard_rows():
+    """Logits of one kind a case: {name: (x, weight)}. The guess of the log-sum-exp looks at every second of 300 columns."""
+    x, w = torch.randn(20, 16), torch.randn(300, 16) / 4
+    far, mixed, one = x.clone(), x.clone(), w.clone()
+    far *= 1e4  # logits of +-1e4
+    mixed[3] *= 300  # one row among others
+    one[7] = 60 * x[5] / x[5].norm()  # a column that the guess does not see, far above all others in row 5
+    low = torch.cat([w[:, :15], torch.full((300, 1), -200.0)], 1)  # all logits far below 0
+    low_x = torch.cat([x[:, :15], torch.ones(20, 1)], 1)
+    unseen = w.clone()
+    unseen[1::2, 15] = 90.0  # every row is far above what the guess sees
+    return {"far": (far, w), "one row": (mixed, w), "one column": (x, one), "low": (low_x, low),
+            "all rows": (low_x, unseen), "zero": (0 * x, w)}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", hard_rows())
+@pytest.mark.parametrize("z_loss", [0.0, 1e-3])
+def test_no_logits_make_a_gradient_wrong(device, dtype, name, z_loss):
+    x, w = (t.to(device, dtype) for t in hard_rows()[name])
+    target = torch.randint(0, 300, (20,), device=device)
+    target[5], target[9] = 7, -100
+    runs = []
+    for kind in ("ours", "plain", "double"):
+        a, b = (t.double() if kind == "double" else t.clone() for t in (x, w))
+        a.requires_grad_(), b.requires_grad_()
+        if kind == "ours":
+            made = C.linear_cross_entropy(a, b, target, z_loss=z_loss, chunk_rows=8, recompute=True)
+            loss, zl = made if z_loss else (made, None)
+        else:
+            loss, zl = reference(a, b, target, "mean", 0.0, 0.0, z_loss)
+        (loss + zl if z_loss else loss).backward()
+        runs.append([loss, a.grad, b.grad])
+    for what, ours, plain, double in zip(("loss", "x", "weight"), *runs):
+        agrees(ours, plain, double, what)
+
+
+def test_rows_keep_their_bits_beside_a_row_of_which_the_guess_was_wrong(device):
+    x, w = torch.randn(12, 16, device=device), torch.randn(300, 16, device=device) / 4
+    target = torch.randint(0, 300, (12,), device=device)
+
+    def run(x):
+        a = x.clone().requires_grad_()
+        loss = C.linear_cross_entropy(a, w, target, reduction="none")
+        loss.sum().backward()
+        return loss.detach(), a.grad
+    loss, dx = run(x)
+    x[4] *= 1000
+    other_loss, other_dx = run(x)
+    others = torch.arange(12, device=device) != 4
+    assert torch.equal(loss[others], other_loss[others]) and torch.equal(dx[others], other_dx[others])
+    assert not torch.equal(loss[4], other_loss[4])
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_what_is_no_number_stays_in_its_row(device, bad):
+    x, w = torch.randn(12, 16, device=device), torch.randn(300, 16, device=device) / 4
+    target = torch.randint(0, 300, (12,), device=device)
+    x[4, 2] = bad
+    x.requires_grad_()
+    loss = C.linear_cross_entropy(x, w, target, reduction="none")
+    loss.sum().backward()
+    others = torch.arange(12, device=device) != 4
+    assert not loss[4].isfinite() and x.grad[4].isnan().all()
+    assert loss[others].isfinite().all() and x.grad[others].isfinite().all()
+
+
+def test_a_loss_without_gradients_is_that_with_them(device):
+    x, w = torch.randn(12, 16, device=device), torch.randn(300, 16, device=device) / 4
+    target = torch.randint(0, 300, (12,), device=device)
+    for options in ({}, {"softcap": 3.0}, {"label_smoothing": 0.1}):
+        alone = C.linear_cross_entropy(x, w, target, **options)
+        torch.testing.assert_close(alone, C.linear_cross_entropy(x, w.clone().requires_grad_(), target, **options).detach())

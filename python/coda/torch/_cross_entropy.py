@@ -1,129 +1,56 @@
 """Linear layer and cross-entropy, a chunk of rows at a time: the logits of the whole batch never exist."""
 
 import functools
+import math
 
 import torch
 
 from .._program import Module, standard_module
+from ._cross_entropy_text import BY_EXPONENTIALS, GRADIENTS, by_pass
 from ._launch import CODA_DTYPE, device_key
 from ._operator import LIBRARY
 from ._sequence import Sequence
-
-
-def _text(cap: bool, smooth: bool) -> str:
-    """The programs; what an option needs is there only with the option."""
-    z = "cap * tanh(y / cap)" if cap else "y"
-    return f"""
-program logits {{
-    in  A : bf16[M, K]
-    in  W : bf16[V, K]
-    in  t : i32[M]
-    {"param cap = 1" if cap else ""}
-    y = A @ W.T
-    z = {z}
-    out Z : bf16[M, V]    = y       # before the cap: what the gradient needs
-    out L : f32[M, V/128] = logsumexp(z, V:128)
-    out T : f32[M]        = pick(z, t)
-    {"out Q : f32[M, V/128] = sum(z, V:128)" if smooth else ""}
-}}
-# What is a number for each 128 columns of the logits becomes a number for each 16384, where a thread can finish a row.
-program runs {{
-    in  L : f32[M, R]
-    {"in  Q : f32[M, R]" if smooth else ""}
-    out P : f32[M, R/128] = logsumexp(L, R:128)
-    {"out U : f32[M, R/128] = sum(Q, R:128)" if smooth else ""}
-}}
-# Loss of every row; 0 for ignored rows. share is smoothing / V.
-program loss {{
-    in  P : f32[M, S]
-    {"in  U : f32[M, S]" if smooth else ""}
-    in  T : f32[M]
-    in  t : i32[M]
-    param ignore = -100
-    {"param smoothing = 0; param share = 0" if smooth else ""}
-    param z_loss = 0
-    l = logsumexp(P, S)
-    out lse : f32[M] = l
-    out ce : f32[M] = where(t == ignore, 0, l - {"(1 - smoothing) * T - share * sum(U, S)" if smooth else "T"})
-    out zl : f32[M] = where(t == ignore, 0, z_loss * l * l)
-}}
-# Gradient of the logits, which takes their place: of w ce + u zl.
-program gradient {{
-    in  Z : bf16[M, V]
-    in  lse : f32[M]
-    in  t : i32[M]
-    in  w, u : f32[M]
-    param ignore = -100
-    {"param smoothing = 0; param share = 0" if smooth else ""}
-    param z_loss = 0
-    {"param cap = 1" if cap else ""}
-    live = where(t == ignore, 0, w)
-    spread = where(t == ignore, 0, w + 2 * z_loss * lse * u)
-    {"h = tanh(Z / cap)" if cap else ""}
-    dz = exp({"cap * h" if cap else "Z"} - lse) * spread - {
-        "((1 - smoothing) * onehot(t, V) + share)" if smooth else "onehot(t, V)"} * live
-    out dZ : bf16[M, V] = {"dz * (1 - h * h)" if cap else "dz"}
-}}
-# A gradient that was made in the forward, times the one that arrives.
-program scaled {{
-    in  G : bf16[M, K]
-    in  d : f32
-    out H : bf16[M, K] = G * d
-}}
-program weight_gradient {{
-    in  dZ : bf16[M, V]
-    in  A : bf16[M, K]
-    out dW : bf16[V, K] = dZ.T @ A
-}}
-program weight_gradient_added {{
-    in  dZ : bf16[M, V]
-    in  A : bf16[M, K]
-    out dW : f32[V, K] += dZ.T @ A
-}}
-program weight_gradient_rounded {{
-    in  dZ : bf16[M, V]
-    in  A : bf16[M, K]
-    in  before : bf16[V, K]
-    out dW : bf16[V, K] = dZ.T @ A + before
-}}
-# The sum over chunks in two bf16 words: hi is the gradient in the end, lo what its rounding lost. As exact as an f32 sum,
-# in half of the memory at the end, and 16-bit tiles are what the fastest schedules load and store.
-program weight_gradient_first {{
-    in  dZ : bf16[M, V]
-    in  A : bf16[M, K]
-    d = dZ.T @ A
-    h = cast(d, bf16)
-    out hi : bf16[V, K] = h
-    out lo : bf16[V, K] = d - h
-}}
-program weight_gradient_next {{
-    in  dZ : bf16[M, V]
-    in  A : bf16[M, K]
-    in  hi, lo : bf16[V, K]
-    d = dZ.T @ A + lo + hi
-    h = cast(d, bf16)
-    out hi2 : bf16[V, K] = h
-    out lo2 : bf16[V, K] = d - h
-}}
-"""
 
 
 class _Head:
     """The launches of one type and set of options: each takes the memory of its outs."""
 
     def __init__(self, dtype, cap, smooth):
-        own = Module.parse(_text(cap, smooth).replace("bf16", dtype), "linear_cross_entropy")
+        own = Module.parse((by_pass(cap, smooth) + GRADIENTS).replace("bf16", dtype), "linear_cross_entropy")
         for program in own:
-            sequence = Sequence("linear_cross_entropy", [program], program.operands, [], program.parameters)
-            setattr(self, program.name, sequence.run)
+            setattr(self, program.name, _run([program], program.operands, program.parameters))
         dgrad = standard_module() if dtype == "bf16" else standard_module().retype("bf16", dtype)
         program = dgrad["gemm_dgrad"]
-        self.dgrad = Sequence("linear_cross_entropy", [program], program.operands, [], program.parameters).run
+        self.dgrad = _run([program], program.operands, program.parameters)
+
+
+class _Exponentials:
+    """The launches that need no pass over the logits, of one type."""
+
+    ARGUMENTS = {"A": "guess", "some": "guess", "W": "exponentials", "C": "finish", "t": "finish", "S": "runs",
+                 "P": "finish", "w": "finish", "u": "finish", "ce": "finish", "zl": "finish", "s": "finish", "E": "finish"}
+
+    def __init__(self, dtype):
+        own = Module.parse(BY_EXPONENTIALS.replace("bf16", dtype), "linear_cross_entropy")
+        *forward, scaled, input_gradient = own
+        arguments = [next(o for o in own[program].operands if o.name == name) for name, program in self.ARGUMENTS.items()]
+        self.forward = _run(forward, arguments, ["shift", "ignore", "z_loss"])
+        self.scaled_rows = _run([scaled], scaled.operands, [])
+        self.input_gradient = _run([input_gradient], input_gradient.operands, [])
+
+
+def _run(programs, arguments, parameters):
+    return Sequence("linear_cross_entropy", programs, arguments, [], parameters).run
 
 
 @functools.lru_cache(None)
 def _head_of(dtype, cap, smooth):
     return _Head(CODA_DTYPE[dtype], cap, smooth)
+
+
+@functools.lru_cache(None)
+def _exponentials_of(dtype):
+    return _Exponentials(CODA_DTYPE[dtype])
 
 
 def chunk_rows(rows: int, width: int) -> int:
@@ -146,23 +73,43 @@ class _Chunks:
             -(-min(self.chunk, self.rows) // 128) * -(-x.shape[1] // 256) * 4 < \
             torch.cuda.get_device_properties(x.device).multi_processor_count
 
+        # exp(z - c) needs the exponents of bf16; what else goes with it than z loss would be another pass.
+        self.by_exponentials = self.cap == 0 and self.smoothing == 0 and not self.few_tiles and \
+            x.dtype is not torch.float16
+
     def run(self, w=None, u=None, dx=None, add=None):
         """Returns ce and zl of every row; fills dx, and calls add(logits' gradient, rows of x) for the weight's."""
-        x, head, key, f32 = self.x, self.head, self.key, torch.float32
+        losses = self.row(self.rows), self.row(self.rows)
+        if w is not None and self.by_exponentials:
+            self._run_by_exponentials(w, u, dx, add, *losses)
+        else:
+            self._run_by_pass(w, u, dx, add, *losses)
+        return losses
+
+    def row(self, *shape):
+        return self.x.new_empty(*shape, dtype=torch.float32)
+
+    def _slices(self):
+        for first in range(0, self.rows, self.chunk):
+            yield slice(first, min(first + self.chunk, self.rows))
+
+    def _run_by_pass(self, w, u, dx, add, ce, zl):
+        x, head, key, row = self.x, self.head, self.key, self.row
         n, v, runs = min(self.chunk, self.rows), self.vocabulary, -(-self.vocabulary // 128)
         cap = (self.cap,) if self.cap else ()
         smooth = (self.smoothing, self.smoothing / v) if self.smoothing else ()
-        row = lambda *shape: x.new_empty(*shape, dtype=f32)  # noqa: E731
-        ce, zl, logits = row(self.rows), row(self.rows), x.new_empty(n, v)
+        logits = None if w is None else x.new_empty(n, v)
         sums = [row(n, runs) for _ in range(2 if smooth else 1)]  # over 128 columns: log-sum-exp, and plain where smoothed
         fewer = [row(n, -(-runs // 128)) for _ in sums]
         picked, lse = row(n), row(n)
-        for first in range(0, self.rows, self.chunk):
-            rows = slice(first, min(first + self.chunk, self.rows))
-            k = rows.stop - first
-            a, t, z, p, l = x[rows], self.target[rows], logits[:k], picked[:k], lse[:k]
+        for rows in self._slices():
+            k = rows.stop - rows.start
+            a, t, p, l = x[rows], self.target[rows], picked[:k], lse[:k]
             q, r = [m[:k] for m in sums], [m[:k] for m in fewer]
-            head.logits(key, a, self.weight, t, z, q[0], p, *q[1:], *cap)
+            if w is None:
+                head.statistics(key, a, self.weight, t, q[0], p, *q[1:], *cap)
+            else:
+                head.logits(key, a, self.weight, t, z := logits[:k], q[0], p, *q[1:], *cap)
             head.runs(key, *q, *r)
             head.loss(key, *r, p, t, l, ce[rows], zl[rows], self.ignore, *smooth, self.z_loss)
             if w is None:
@@ -172,7 +119,24 @@ class _Chunks:
                 self._input_gradient(z, dx[rows])
             if add is not None:
                 add(z, a)
-        return ce, zl
+
+    def _run_by_exponentials(self, w, u, dx, add, ce, zl):
+        x, head, key, row = self.x, _exponentials_of(self.x.dtype), self.key, self.row
+        n, v, runs = min(self.chunk, self.rows), self.vocabulary, -(-self.vocabulary // 128)
+        step = -(-v // 256)
+        some = self.weight[::step]
+        e, scaled = x.new_empty(n, v), None if add is None else x.new_empty(n, x.shape[1])
+        sums, fewer, guessed, factor = row(n, runs), row(n, -(-runs // 128)), row(n, -(-some.shape[0] // 128)), row(n)
+        for rows in self._slices():
+            k = rows.stop - rows.start
+            a, z, s = x[rows], e[:k], factor[:k]
+            head.forward(key, a, some, self.weight, guessed[:k], self.target[rows], sums[:k], fewer[:k], w[rows], u[rows],
+                         ce[rows], zl[rows], s, z, math.log(v / some.shape[0]), self.ignore, self.z_loss)
+            if dx is not None:
+                head.input_gradient(key, z, self.weight, s, dx[rows])
+            if add is not None:
+                head.scaled_rows(key, a, s, scaled[:k])
+                add(z, scaled[:k])
 
     def _input_gradient(self, dz, dx):
         """dz @ weight."""
