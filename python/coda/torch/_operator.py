@@ -115,9 +115,8 @@ class Operator:
             LIBRARY.impl(f"{self.name}{suffix}", real, "CompositeExplicitAutograd")
             torch.library.register_fake(f"coda::{self.name}{suffix}", fake, lib=LIBRARY)
         LIBRARY.impl(self.name, self._autograd(), "Autograd")
-        refuse = _refuse_second_derivative(self.name)
-        torch.library.register_autograd(f"coda::{self.name}_backward", refuse, lib=LIBRARY)
-        torch.library.register_autograd(f"coda::{self.name}_keep", refuse, lib=LIBRARY)
+        LIBRARY.impl(f"{self.name}_keep", _without_derivative(self.keep_op, self.name), "Autograd")
+        LIBRARY.impl(f"{self.name}_backward", _without_derivative(self.backward_op, self.name), "Autograd")
 
     def check(self, tensors):
         """Raises what torch users expect where types or devices do not fit; sizes are checked by the call."""
@@ -299,10 +298,30 @@ class Ready:
         self.keep, self.keep_plan = variant.keep.body, variant.keep.plan(key, *tensors)
 
 
-def _refuse_second_derivative(name):
+class _Underived(torch.autograd.Function):
+    """Results of an operator whose own derivative nobody knows."""
+
+    @staticmethod
+    def forward(ctx, name, count, *tensors):
+        ctx.name = name
+        return tensors[:count]
+
+    @staticmethod
     def backward(ctx, *gradients):
-        raise NotImplementedError(f"coda::{name} has no second derivative; use torch's own operators for it")
-    return backward
+        raise NotImplementedError(f"coda::{ctx.name} has no second derivative; use torch's own operators for it")
+
+
+def _without_derivative(op, name):
+    """How an operator that returns Tensor[] runs where gradients are recorded. (torch.library.register_autograd does this too,
+    in three milliseconds an operator.)"""
+    def autograd(*arguments):
+        with torch._C._AutoDispatchBelowAutograd():
+            results = op(*arguments)
+        inputs = [t for a in arguments for t in (a if isinstance(a, (list, tuple)) else (a,)) if isinstance(t, torch.Tensor)]
+        if torch.is_grad_enabled() and torch._C._any_requires_grad(*inputs):
+            return list(_Underived.apply(name, len(results), *results, *inputs))
+        return results
+    return autograd
 
 
 def _picker(places):
