@@ -75,3 +75,13 @@ def test_what_it_cannot_take_is_said(device):
         p.grad = torch.ones_like(p)
         with pytest.raises(error, match=match):
             C.AdamW([p]).step()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_capture_is_refused():
+    p = torch.nn.Parameter(torch.ones(4, 4, device="cuda"))
+    p.grad = torch.ones_like(p)
+    optimizer = C.AdamW([p])
+    optimizer.step()
+    with pytest.raises(RuntimeError, match="capturable"), torch.cuda.graph(torch.cuda.CUDAGraph()):
+        optimizer.step()

@@ -61,6 +61,9 @@ class AdamW(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure=None):
+        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+            raise RuntimeError("AdamW: a CUDA graph would repeat this step's number; use torch.optim.AdamW(capturable=True) "
+                               "there")
         loss = None
         if closure is not None:
             with torch.enable_grad():
