@@ -42,6 +42,16 @@ static void fetch(const struct matrix *matrix, const struct packer *packer, int6
         packer->isa->load[part->dtype]((void *)to, source, count);
 }
 
+static int64_t smaller(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static int64_t larger(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
 static int64_t round_up(int64_t x, int64_t multiple)
 {
     return (x + multiple - 1) / multiple * multiple;
@@ -107,6 +117,24 @@ void cpu_matrix_pack_deep(const struct matrix *matrix, const struct packer *pack
     packing->deep[micro->packed](panel, packer->scratch, stride, width, depth);
 }
 
+/* As many panels as `count` columns make; returns the columns that were packed. A few rows at a time: panels share lines of
+ * them, which the first cache loses if many rows lie a power of two apart. */
+static int64_t pack_whole_panels(const struct stored_block *block, const struct packer *packer, int64_t count,
+                                 int64_t depth, char *panels, int64_t panel_bytes)
+{
+    enum { FEW = 8 };
+    const struct microkernel *micro = packer->micro;
+    const int width = packer->width;
+    const int64_t size = (int64_t)coda_dtype_size(micro->packed), few = larger(FEW, micro->side[packer->side].step);
+    const int64_t whole = larger(count, 0) / width * width;
+    for (int64_t k = 0; k < depth; k += few)
+        for (int64_t i = 0; i < whole; i += width)
+            block->pack(panels + i / width * panel_bytes + k * width * size,
+                        block->at + (k * block->stride + i) * block->element, block->stride, width,
+                        smaller(few, depth - k));
+    return whole;
+}
+
 void cpu_matrix_pack_wide(const struct matrix *matrix, const struct packer *packer, int64_t first, int64_t count,
                           int64_t k, int64_t depth, char *panels, int64_t panel_bytes)
 {
@@ -119,9 +147,8 @@ void cpu_matrix_pack_wide(const struct matrix *matrix, const struct packer *pack
     for (int64_t p = 0; p < round_up(count, width) / width; p++)
         pad_panel(packer, panels + p * panel_bytes, depth);
     if (block.direct)
-        for (; done + width <= count && first + done + width + ROOM <= matrix->columns; done += width)
-            block.pack(panels + done / width * panel_bytes, block.at + done * block.element, block.stride, width,
-                       depth);
+        done = pack_whole_panels(&block, packer, smaller(count, matrix->columns - first - ROOM), depth, panels,
+                                 panel_bytes);
     if (done >= count)
         return;
     const int64_t rest = count - done, lines = round_up(rest, width), stride = round_up(lines + ROOM, ROOM);

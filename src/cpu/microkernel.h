@@ -98,9 +98,10 @@ static void multiply_panels(int64_t depth, const void *left, const void *right, 
                                      : (lanes){0};                                                                     \
                     transpose(row);                                                                                    \
                 }                                                                                                      \
-                for (int j = 0; j < count; j++)                                                                        \
-                    store_step(to + (k + j) * width + first, row[j], width - first,                                    \
-                               width <= LANES && k + j + 1 < depth);                                                   \
+                if (width <= LANES)                                                                                    \
+                    store_steps(to + k * width, row, count, width, k + count < depth);                                 \
+                for (int j = 0; width > LANES && j < count; j++)                                                       \
+                    store_step(to + (k + j) * width + first, row[j], width - first, false);                            \
             }                                                                                                          \
     }
 PACKERS(f32, 4)

@@ -51,15 +51,15 @@ static void multiply_tiles(int64_t depth, const void *left, const void *right, f
 
 static void pack_deep_rows(void *panel, const void *block, int64_t stride, int width, int64_t depth)
 {
-    const char *from = block;
-    for (int64_t k = 0; k < depth; k += TILE_STEPS)
-        for (int i = 0; i < width; i++) {
-            char *to = (char *)panel + (k * width + i * TILE_STEPS) * 2;
-            int64_t count = depth - k < TILE_STEPS ? depth - k : TILE_STEPS;
-            if (count < TILE_STEPS)
-                memset(to, 0, 2 * TILE_STEPS);
-            memcpy(to, from + (i * stride + k) * 2, (size_t)count * 2);
-        }
+    const int64_t whole = depth / TILE_STEPS * TILE_STEPS;
+    for (int i = 0; i < width; i++) {
+        const char *from = (const char *)block + i * stride * 2;
+        char *to = (char *)panel + i * TILE_STEPS * 2;
+        for (int64_t k = 0; k < whole; k += TILE_STEPS)
+            lanes_store(to + k * width * 2, lanes_load(from + k * 2));
+        if (whole < depth)
+            lanes_store(to + whole * width * 2, load_pairs(from + whole * 2, depth - whole));
+    }
 }
 
 /* Sixteen lines at a time: 16 pairs of steps of each become one row. */

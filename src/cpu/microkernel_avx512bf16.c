@@ -38,6 +38,7 @@ static void multiply_pairs(int64_t depth, const void *left, const void *right, f
 {
     const char *a = left, *b = right;
     const char *line = next;
+    const float *below = c + PAIR_ROWS * stride, *end = below + PAIR_ROWS * stride;
     __m512 sum[PAIR_ROWS][PAIR_VECTORS];
 #pragma GCC unroll 16
     for (int i = 0; i < PAIR_ROWS; i++)
@@ -47,6 +48,9 @@ static void multiply_pairs(int64_t depth, const void *left, const void *right, f
     for (; depth >= TURN; depth -= TURN) {
         __builtin_prefetch(line, 0, 2);
         line += 64;
+        for (int v = 0; below < end && v < PAIR_VECTORS; v++) /* the sums that come next */
+            __builtin_prefetch(below + v * LANES, 1, 3);
+        below += stride;
         multiply_steps(a, b, TURN / 2, sum);
         a += 2 * TURN * PAIR_ROWS;
         b += 2 * TURN * PAIR_COLUMNS;
@@ -71,6 +75,7 @@ const struct microkernel microkernel_avx512bf16 = {
     .rows = PAIR_ROWS,
     .columns = PAIR_COLUMNS,
     .depth = 2,
+    .best_depth = 512,
     .tile_rows = 96,
     .tile_columns = 1024,
     .packed = CODA_BF16,

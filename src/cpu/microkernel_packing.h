@@ -15,6 +15,24 @@ INLINE void store_step(float *to, lanes x, int count, bool may_spill)
         store_part(to, x, count);
 }
 
+/* `count` steps one after the other, each narrower than a vector. Four of twelve words are three whole vectors: stores that
+ * overlap take much longer. */
+INLINE void store_steps(float *to, const lanes *step, int count, int width, bool may_spill)
+{
+    int done = 0;
+#if defined(LANES_AVX512)
+    for (; width == 12 && done + 4 <= count; done += 4) {
+        const __m512i *x = (const __m512i *)(step + done);
+        float *at = to + done * 12;
+        _mm512_storeu_si512(at, _mm512_mask_expand_epi32(x[0], 0xf000, x[1]));
+        _mm512_storeu_si512(at + 16, _mm512_mask_expand_epi32(_mm512_alignr_epi32(x[1], x[1], 4), 0xff00, x[2]));
+        _mm512_storeu_si512(at + 32, _mm512_mask_expand_epi32(_mm512_alignr_epi32(x[2], x[2], 8), 0xfff0, x[3]));
+    }
+#endif
+    for (; done < count; done++)
+        store_step(to + done * width, step[done], width, may_spill || done + 1 < count);
+}
+
 /* Rows become columns: log2(LANES) rounds, each of which interleaves row i with row i + LANES / 2. */
 INLINE void transpose(lanes row[LANES])
 {

@@ -31,8 +31,10 @@ static void pack_deep_pairs(void *panel, const void *block, int64_t stride, int 
                                                : (lanes){0};
                 transpose(row);
             }
-            for (int j = 0; j < count; j++)
-                store_step(to + (k + j) * width + first, row[j], width - first, width <= LANES && k + j + 1 < pairs);
+            if (width <= LANES)
+                store_steps(to + k * width, row, count, width, k + count < pairs);
+            for (int j = 0; width > LANES && j < count; j++)
+                store_step(to + (k + j) * width + first, row[j], width - first, false);
         }
 }
 
@@ -45,13 +47,21 @@ INLINE lanes pair_rows(const char *even, int64_t stride, bool both)
 
 static void pack_wide_pairs(void *panel, const void *block, int64_t stride, int width, int64_t depth)
 {
+    enum { SOME = 4 };
     const int64_t pairs = (depth + 1) / 2;
     float *to = panel;
     const char *from = block;
-    for (int64_t k = 0; k < pairs; k++)
+    for (int64_t k = 0; width > LANES && k < pairs; k++)
         for (int i = 0; i < width; i += LANES)
             store_step(to + k * width + i, pair_rows(from + (2 * k * stride + i) * 2, stride, 2 * k + 1 < depth),
                        width - i, k + 1 < pairs);
+    for (int64_t k = 0; width <= LANES && k < pairs; k += SOME) {
+        const int count = pairs - k < SOME ? (int)(pairs - k) : SOME;
+        lanes step[SOME];
+        for (int j = 0; j < count; j++)
+            step[j] = pair_rows(from + 2 * (k + j) * stride * 2, stride, 2 * (k + j) + 1 < depth);
+        store_steps(to + k * width, step, count, width, k + count < pairs);
+    }
 }
 
 #endif
