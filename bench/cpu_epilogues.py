@@ -7,7 +7,7 @@ The bare product is gemm_dgrad of the same size (twice its time for two products
 --rounds runs are compared. Several libraries are timed in turns in one process, so that a change is seen beside the state
 before it. Operands are normal bf16. Needs numpy.
 """
-import argparse, ctypes, json, mmap, os, time
+import argparse, ctypes, json, mmap, os, sys, time
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--sizes", default="2048x1024x1024,2048x1024x2048")
@@ -61,7 +61,7 @@ random = numpy.random.default_rng(1)
 def memory(code, *shape):
     """On large pages, as the library's own buffers are."""
     page, size = 1 << 21, int(numpy.prod(shape)) * numpy.dtype(SIZE[code]).itemsize
-    pages = mmap.mmap(-1, size + 2 * page)
+    pages = mmap.mmap(-1, size + 2 * page, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     pages.madvise(mmap.MADV_HUGEPAGE)
     start = -ctypes.addressof(ctypes.c_char.from_buffer(pages)) % page
     return numpy.frombuffer(pages, numpy.uint8, size, start).view(SIZE[code]).reshape(shape)
@@ -92,6 +92,8 @@ def operands_of(program, m, n, k):
     q, e = n * 2 // 3 // 64 * 64, (n - n * 2 // 3 // 64 * 64) // 2
     return {
         "gemm_dgrad": lambda: ([a, w(k, n), b()], {}, 1),
+        "gemm": lambda: ([a, w(n, k), b()], {}, 1),
+        "gemm_wgrad": lambda: ([make(BF16, k, m), w(k, n), f(m, n)], {}, 1),
         "gemm_residual_rms": lambda: ([a, w(n, k), make(BF16, m, n), make(BF16, n), b(), f(m, n // 128), b()], {}, 1),
         "gemm_rms_swiglu": lambda: ([a, w(n, k), w(n, k), s, b(), b(), f(m), b()], {}, 2),
         "gemm_rms_rope": lambda: ([a, w(q, k), w(e, k), w(e, k), s, make(F32, 512, 64), ids(m, 512), b(), f(m)], {"D": 64}, 1),
@@ -119,7 +121,10 @@ for text in args.sizes.split(","):
     for program in ["gemm_dgrad"] + args.programs.split(","):
         operands, fixed, products[program] = operands_of(program, m, n, k)
         for i, (library, tile) in enumerate(variants):
-            runs[program, i] = library.prepare(program, operands, fixed, tile)
+            try:
+                runs[program, i] = library.prepare(program, operands, fixed, tile)
+            except RuntimeError as refusal:
+                print(f"{program}, {tile}: {refusal}", file=sys.stderr)
     times = {key: [] for key in runs}
     awake = time.perf_counter() + 0.2
     while time.perf_counter() < awake:
@@ -133,6 +138,8 @@ for text in args.sizes.split(","):
             times[key].append((now() - start) * 1e3)
     for program in products:
         for i, (library, tile) in enumerate(variants):
+            if (program, i) not in runs:
+                continue
             ms, bare = quartile(times[program, i]), quartile(times["gemm_dgrad", i]) * products[program]
             row = dict(program=program, size=text, library=library.path, tile=tile, ms=round(ms, 3), bare_ms=round(bare, 3),
                        ratio_to_bare=round(ms / bare, 3), gflops=round(2e-6 * m * n * k * products[program] / ms, 1))
