@@ -237,17 +237,17 @@ static Block make_block(const Params &P, int cluster, int clusters)
     block.full = 0, block.empty = 8 * STAGES;
     block.values_full = VALUES_FULL, block.values_empty = VALUES_FULL + 16;
     block.slab_full = SLAB_FULL, block.slab_empty = SLAB_FULL + 64;
-    block.finished = block.slab_empty + 64, block.handed = block.finished + 16;
+    block.finished = block.slab_empty + 64, block.handed = block.finished + 64;
     block.rounded = shared + ROUNDED, block.values = block.scratch = values;
     block.cluster = cluster, block.clusters = clusters;
     block.tiles = 2 * P.row_tiles * P.column_tiles - P.whole, block.steps = P.depth / DEPTH;
     for (int i = 0; i < STAGES; i++)
         barrier_init(block.full + 8 * i, 1), barrier_init(block.empty + 8 * i, 2);
     for (int i = 0; i < 2; i++)
-        barrier_init(block.values_full + 8 * i, 96), barrier_init(block.values_empty + 8 * i, 96),
-            barrier_init(block.finished + 8 * i, 4);
+        barrier_init(block.values_full + 8 * i, 96), barrier_init(block.values_empty + 8 * i, 96);
     for (int i = 0; i < 8; i++)
-        barrier_init(block.slab_full + 8 * i, 1), barrier_init(block.slab_empty + 8 * i, 1), slab[i] = part[i] = 0;
+        barrier_init(block.slab_full + 8 * i, 1), barrier_init(block.slab_empty + 8 * i, 1),
+            barrier_init(block.finished + 8 * i, 1), slab[i] = part[i] = 0;
     for (auto &c : counter)
         c = 0;
     for (auto &r : runs)

@@ -191,7 +191,7 @@ struct Block {
     u32 left, right, full, empty, values_full, values_empty; /* shared memory */
     u32 slab_full, slab_empty; /* of 16 rows that are handed over */
     u32 handed;                /* how often each was */
-    u32 finished;              /* parts of a band's runs of rows */
+    u32 finished;              /* parts of runs of rows, of 16 rows each */
     u32 slots;                                               /* for inputs of the epilogue's warps */
     float *values, *scratch;
     char *rounded;

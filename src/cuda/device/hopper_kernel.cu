@@ -14,7 +14,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) KERNEL(const __grid_constan
     block.full = shared_address(next), block.empty = block.full + 8 * STAGES;
     block.values_full = block.empty + 8 * STAGES, block.values_empty = block.values_full + 16;
     block.slab_full = block.values_empty + 16, block.slab_empty = block.slab_full + 64;
-    block.finished = block.slab_empty + 64, block.handed = block.finished + 16;
+    block.finished = block.slab_empty + 64, block.handed = block.finished + 64;
     next += BARRIER_BYTES;
     block.values = (float *)next;
     block.scratch = (float *)(next + 2 * VALUES * TILE_ROWS * 4);
@@ -33,11 +33,11 @@ extern "C" __global__ void __launch_bounds__(384, 1) KERNEL(const __grid_constan
         for (int i = 0; i < 2; i++) {
             barrier_init(block.values_full + 8 * i, 96);
             barrier_init(block.values_empty + 8 * i, EPILOGUE_ASIDE ? 96 : 256);
-            barrier_init(block.finished + 8 * i, 4);
         }
         for (int i = 0; i < 8; i++) {
             barrier_init(block.slab_full + 8 * i, 1);
             barrier_init(block.slab_empty + 8 * i, 1);
+            barrier_init(block.finished + 8 * i, 32);
             shared_store_4(block.handed + 4 * i, 0);
         }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");

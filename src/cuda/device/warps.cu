@@ -163,13 +163,16 @@ INLINE u32 units_before(const Unit &unit) { return unit.count * HALVES + (HALVES
  * three, which were begun before its own, and finishes the band's. */
 INLINE void release_unit(const Params &P, const Block &block, const Unit &unit, int lane)
 {
-    const u32 band = unit_band(unit), done = block.finished + 8 * band;
+    const u32 band = unit_band(unit), done = block.finished + 32 * band;
     __syncwarp();
-    if (lane == 0)
-        barrier_arrive(OVER_ROWS > 0 ? done : block.slab_empty + 8 * (unit.index & 7));
+    if (OVER_ROWS > 0) /* each lane for what it wrote, as racecheck follows it */
+        barrier_arrive(done + 8 * (unit.index & 3));
+    else if (lane == 0)
+        barrier_arrive(block.slab_empty + 8 * (unit.index & 7));
     if (OVER_ROWS == 0 || (unit.index & 3) != 3)
         return;
-    barrier_wait(done, units_before(unit) & 1);
+    for (int i = 0; i < 4; i++)
+        barrier_wait(done + 8 * i, units_before(unit) & 1);
     coda_finish(P, unit_place(block, unit, lane), lane, 32);
     __syncwarp();
     if (lane < 4)
