@@ -103,7 +103,7 @@ static long double rsqrt(long double a)
     return 1 / sqrtl(a);
 }
 
-/* Bounds in units in the last place, as src/cpu/elementary.h states them: units + per_square x^2 + per_u |2 u|. `least`:
+/* Bounds in units in the last place, as src/runtime/elementary.h states them: units + per_square x^2 + per_u |2 u|. `least`:
  * below it the result has that absolute error, because what it is made of leaves the normal range. */
 static const struct {
     enum op op;

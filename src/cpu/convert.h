@@ -3,7 +3,7 @@
 #define CODA_CPU_CONVERT_H
 
 #include "coda.h"
-#include "cpu/lanes.h"
+#include "runtime/lanes.h"
 
 enum { ELEMENT_MAX = 4 }; /* bytes of an element */
 

@@ -4,7 +4,7 @@
 #define CODA_CPU_ELEMENTWISE_H
 
 #include "cpu/convert_rows.h"
-#include "cpu/elementary.h"
+#include "runtime/elementary.h"
 #include "cpu/instruction_set.h"
 
 INLINE lanes lanes_truth(ints mask)

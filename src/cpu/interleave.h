@@ -2,7 +2,7 @@
 #ifndef CODA_CPU_INTERLEAVE_H
 #define CODA_CPU_INTERLEAVE_H
 
-#include "cpu/lanes.h"
+#include "runtime/lanes.h"
 
 /* Elements 0, 2, 4, .. and 1, 3, 5, .. of the 2 LANES elements a, b; and back. */
 INLINE lanes evens(lanes a, lanes b)

@@ -3,7 +3,7 @@
 #ifndef CODA_CPU_REDUCE_H
 #define CODA_CPU_REDUCE_H
 
-#include "cpu/elementary.h"
+#include "runtime/elementary.h"
 #include "cpu/instruction_set.h"
 #include "cpu/interleave.h"
 

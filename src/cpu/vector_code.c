@@ -3,7 +3,7 @@
 #include "cpu/vector_compiler.h"
 
 #if defined(__x86_64__) && defined(__linux__)
-#include "cpu/exp_table.h"
+#include "runtime/exp_table.h"
 
 #include <string.h>
 #include <sys/mman.h>

@@ -1,5 +1,5 @@
 /* The primitives as vector code: the formulas of elementary.h and elementwise.h, operation by operation. */
-#include "cpu/exp_table.h"
+#include "runtime/exp_table.h"
 #include "cpu/vector_code.h"
 
 #include <string.h>

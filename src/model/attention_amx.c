@@ -2,8 +2,8 @@
 #include "model/attention_pairs.h"
 #if (defined(__AMX_TILE__) || defined(__AMXTILE__)) && (defined(__AMX_BF16__) || defined(__AMXBF16__)) &&              \
     defined(__AVX512BW__)
-#define LANES 16
-#include "model/lanes.h"
+#define LANES_AVX512
+#include "runtime/lanes.h"
 #include "runtime/amx_tiles.h"
 
 /* 32 x 32 sums. */

@@ -1,7 +1,7 @@
 /* Attention, 8 floats at a time. */
 #include "model/attention.h"
 #if defined(__x86_64__)
-#define LANES 8
+#define LANES_AVX2
 #include "model/attention_tiles.h"
 
 const struct attention_code attention_avx2 = {"avx2", forward, backward};

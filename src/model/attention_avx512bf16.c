@@ -1,8 +1,8 @@
 /* Attention by VDPBF16PS, which adds two products a lane. */
 #include "model/attention_pairs.h"
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512BF16__)
-#define LANES 16
-#include "model/lanes.h"
+#define LANES_AVX512
+#include "runtime/lanes.h"
 #include <immintrin.h>
 
 enum { ROWS = 8 };

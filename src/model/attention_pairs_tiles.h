@@ -6,72 +6,66 @@
  * and 32 steps of K, one row of tiles after the other; row p of a tile holds steps 2p and 2p+1 of each column. */
 #include "model/attention.h"
 #include "model/attention_pairs.h"
-#include "model/lanes.h"
+#include "runtime/elementary.h"
 #include "runtime/shuffle.h"
 #include <math.h>
 
 enum { BLOCK = ATTENTION_BLOCK, TILE = 16 * 32 /* elements */, GROUPS = BLOCK / LANES };
 
-typedef uint16_t half_lanes __attribute__((vector_size(2 * LANES)));
-
-LANE_INLINE bit_lanes load_words(const void *from)
+INLINE words load_words(const void *from)
 {
-    bit_lanes x;
-    memcpy(&x, from, sizeof x);
-    return x;
+    return (words)lanes_load(from);
 }
 
-LANE_INLINE void store_words(void *to, bit_lanes x)
+INLINE void store_words(void *to, words x)
 {
-    memcpy(to, &x, sizeof x);
+    lanes_store(to, (lanes)x);
 }
 
-/* ---------------------------------------------------------------- bf16 */
+/* ---------------------------------------------------------------- bf16; subnormal numbers may become zeros */
 
-LANE_INLINE bit_lanes all_words(uint32_t x)
+/* pair_words: two steps of K of each column, rounded. */
+#if defined(__AVX512BF16__)
+INLINE words pair_words(lanes low, lanes high)
 {
-    return x - (bit_lanes){0};
+    const words turns = {0x100000, 0x110001, 0x120002, 0x130003, 0x140004, 0x150005, 0x160006, 0x170007,
+                         0x180008, 0x190009, 0x1a000a, 0x1b000b, 0x1c000c, 0x1d000d, 0x1e000e, 0x1f000f};
+    return (words)_mm512_permutexvar_epi16((__m512i)turns, (__m512i)_mm512_cvtne2ps_pbh(high, low));
 }
 
-/* The nearest bf16 in the upper half of each word; the lower half is not clean. Of a NaN with a clean lower half it stays
- * one, as of all that come from products of bf16. */
-LANE_INLINE bit_lanes round_words(lanes x)
+INLINE void store_halves(uint16_t *to, lanes x)
 {
-    bit_lanes bits = (bit_lanes)x;
-    return bits + ((bits >> 16 & all_words(1)) + all_words(0x7fff));
+    const __m256bh half = _mm512_cvtneps_pbh(x);
+    memcpy(to, &half, sizeof half);
+}
+#else
+/* The nearest bf16 in the upper half of each word; the lower half is not clean. */
+INLINE words round_words(lanes x)
+{
+    const words bits = (words)x, nearest = bits + ((bits >> 16 & words_set(1)) + words_set(0x7fff));
+    return words_select(x == x, nearest, words_set(0x7fc00000u));
 }
 
-LANE_INLINE bit_lanes pair_words(lanes low, lanes high)
+INLINE words pair_words(lanes low, lanes high)
 {
-    return round_words(low) >> 16 | (round_words(high) & all_words(0xffff0000u));
+    return round_words(low) >> 16 | (round_words(high) & words_set(0xffff0000u));
 }
 
-LANE_INLINE lanes low_of(bit_lanes pair)
+INLINE void store_halves(uint16_t *to, lanes x)
+{
+    const halfwords half = __builtin_convertvector(round_words(x) >> 16, halfwords);
+    memcpy(to, &half, sizeof half);
+}
+#endif
+
+INLINE lanes low_of(words pair)
 {
     return (lanes)(pair << 16);
 }
 
-LANE_INLINE lanes high_of(bit_lanes pair)
+INLINE lanes high_of(words pair)
 {
-    return (lanes)(pair & all_words(0xffff0000u));
-}
-
-/* e^x for x <= 0, or above it by the rounding of a score; below -87 it is 0. */
-LANE_INLINE lanes exp_negative(lanes x)
-{
-    const lanes rounding = all_lanes(0x1.8p23f);
-    lanes shifted = x * all_lanes(0x1.715476p0f) + rounding, whole = shifted - rounding;
-    lanes r = x - whole * all_lanes(0x1.62e400p-1f);
-    r = r - whole * all_lanes(0x1.7f7d1cp-20f);
-    lanes p = all_lanes(0x1.6c16c2p-10f);
-    p = p * r + all_lanes(0x1.111112p-7f);
-    p = p * r + all_lanes(0x1.555556p-5f);
-    p = p * r + all_lanes(0x1.555556p-3f);
-    p = p * r + all_lanes(0.5f);
-    p = p * r + all_lanes(1.0f);
-    p = p * r + all_lanes(1.0f);
-    bit_lanes y = (bit_lanes)p + ((bit_lanes)shifted << 23);
-    return (lanes)((y & (bit_lanes)(x >= all_lanes(-87.0f))) | ((bit_lanes)(x != x) & all_words(0x7fc00000u)));
+    return (lanes)(pair & words_set(0xffff0000u));
 }
 
 /* ---------------------------------------------------------------- moving */
@@ -79,9 +73,9 @@ LANE_INLINE lanes exp_negative(lanes x)
 #define MIX(step, low, high)                                                                                           \
     for (int i = 0; i < 16; i++)                                                                                       \
         if (!(i & (step))) {                                                                                           \
-            bit_lanes a = row[i], b = row[i + (step)];                                                                 \
-            row[i] = SHUFFLE(bit_lanes, a, b, low);                                                                    \
-            row[i + (step)] = SHUFFLE(bit_lanes, a, b, high);                                                          \
+            words a = row[i], b = row[i + (step)];                                                                     \
+            row[i] = SHUFFLE(words, a, b, low);                                                                        \
+            row[i + (step)] = SHUFFLE(words, a, b, high);                                                              \
         }
 #define LOW_1  0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30
 #define HIGH_1 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31
@@ -93,9 +87,9 @@ LANE_INLINE lanes exp_negative(lanes x)
 #define HIGH_8 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31
 
 /* A square of 16 words; strides in words. */
-LANE_INLINE void transpose_words(const void *from, int64_t from_stride, void *to, int64_t to_stride)
+INLINE void transpose_words(const void *from, int64_t from_stride, void *to, int64_t to_stride)
 {
-    bit_lanes row[16];
+    words row[16];
     for (int i = 0; i < 16; i++)
         row[i] = load_words((const char *)from + 4 * i * from_stride);
     MIX(1, LOW_1, HIGH_1)
@@ -117,11 +111,11 @@ static void pack_by_column(int64_t width, const uint16_t *rows, uint16_t *to)
 {
     for (int64_t r = 0; r < BLOCK; r += 2)
         for (int64_t g = 0; g < width / LANES; g++) {
-            half_lanes low, high;
+            halfwords low, high;
             memcpy(&low, rows + r * width + g * LANES, sizeof low);
             memcpy(&high, rows + (r + 1) * width + g * LANES, sizeof high);
             store_words(to + (r / 32 * (width / LANES) + g) * TILE + r % 32 / 2 * 32,
-                        __builtin_convertvector(low, bit_lanes) | __builtin_convertvector(high, bit_lanes) << 16);
+                        __builtin_convertvector(low, words) | __builtin_convertvector(high, words) << 16);
         }
 }
 
@@ -150,7 +144,7 @@ static void pack(const struct pairs_shape *shape, const struct pairs_rows *from,
 }
 
 /* Where row r of the right operand [64, 64], and the group of columns, lies. */
-LANE_INLINE uint16_t *pair_of(uint16_t *tiles, int row, int group)
+INLINE uint16_t *pair_of(uint16_t *tiles, int row, int group)
 {
     return tiles + (row / 32 * GROUPS + group) * TILE + row % 32 / 2 * 32;
 }
@@ -163,16 +157,13 @@ static void write(const struct pairs_shape *shape, const float *from, int transp
         for (int64_t j = 0; j < (transposed ? BLOCK : width); j += LANES) {
             const int64_t next = transposed ? BLOCK : width;
             const float *x = from + i * next + j;
-            const bit_lanes pairs =
-                pair_words(load_lanes(x) * all_lanes(factor), load_lanes(x + next) * all_lanes(factor));
+            const lanes even = lanes_load(x) * lanes_set(factor), odd = lanes_load(x + next) * lanes_set(factor);
             if (transposed) { /* a pair of a query's elements; words by query */
-                store_words(memory + i * BLOCK + 2 * j, pairs);
+                store_words(memory + i * BLOCK + 2 * j, pair_words(even, odd));
                 continue;
             }
-            half_lanes low = __builtin_convertvector(pairs & all_words(0xffff), half_lanes);
-            half_lanes high = __builtin_convertvector(pairs >> 16, half_lanes);
-            memcpy(memory + i * width + j, &low, sizeof low);
-            memcpy(memory + (i + 1) * width + j, &high, sizeof high);
+            store_halves(memory + i * width + j, even);
+            store_halves(memory + (i + 1) * width + j, odd);
         }
     uint16_t square[LANES * 32];
     for (int64_t g = 0; transposed && g < GROUPS; g++)
@@ -189,10 +180,10 @@ static void write(const struct pairs_shape *shape, const float *from, int transp
 /* ---------------------------------------------------------------- forward */
 
 /* Masked where the key comes after the query. */
-LANE_INLINE lanes score_at(const float *scores, int row, int group, int diagonal, float otherwise)
+INLINE lanes score_at(const float *scores, int row, int group, int diagonal, float otherwise)
 {
-    lanes x = load_lanes(scores + row * BLOCK + group * LANES);
-    return diagonal ? select_lanes(row <= count_lanes(group * LANES), x, all_lanes(otherwise)) : x;
+    lanes x = lanes_load(scores + row * BLOCK + group * LANES);
+    return diagonal ? lanes_select(row <= lanes_count(group * LANES), x, lanes_set(otherwise)) : x;
 }
 
 /* From scores to probabilities against the largest score so far, and what earlier output is to be multiplied by. */
@@ -200,25 +191,26 @@ static void online_softmax(const float *scores, int diagonal, float scale, float
                            uint16_t *probabilities)
 {
     for (int g = 0; g < GROUPS; g++) {
-        lanes before = load_lanes(largest + g * LANES), best = before, other = before;
+        lanes before = lanes_load(largest + g * LANES), best = before, other = before;
         for (int r = 0; r < BLOCK; r += 2) {
-            best = larger_lanes(best, score_at(scores, r, g, diagonal, -INFINITY));
-            other = larger_lanes(other, score_at(scores, r + 1, g, diagonal, -INFINITY));
+            best = lanes_greater(best, score_at(scores, r, g, diagonal, -INFINITY));
+            other = lanes_greater(other, score_at(scores, r + 1, g, diagonal, -INFINITY));
         }
-        best = larger_lanes(best, other);
-        const lanes top = best * all_lanes(scale);
-        lanes even = all_lanes(0), odd = all_lanes(0);
+        best = lanes_greater(best, other);
+        const lanes top = best * lanes_set(scale);
+        lanes even = lanes_set(0), odd = lanes_set(0);
         for (int r = 0; r < BLOCK; r += 2) {
-            lanes a = exp_negative(score_at(scores, r, g, diagonal, -INFINITY) * all_lanes(scale) - top);
-            lanes b = exp_negative(score_at(scores, r + 1, g, diagonal, -INFINITY) * all_lanes(scale) - top);
+            lanes a = exp_negative(score_at(scores, r, g, diagonal, -INFINITY) * lanes_set(scale) - top, (lanes){0});
+            lanes b =
+                exp_negative(score_at(scores, r + 1, g, diagonal, -INFINITY) * lanes_set(scale) - top, (lanes){0});
             even = even + a;
             odd = odd + b;
             store_words(pair_of(probabilities, r, g), pair_words(a, b));
         }
-        const lanes down = exp_negative(before * all_lanes(scale) - top);
-        store_lanes(sum + g * LANES, load_lanes(sum + g * LANES) * down + (even + odd));
-        store_lanes(factor + g * LANES, down);
-        store_lanes(largest + g * LANES, best);
+        const lanes down = exp_negative(before * lanes_set(scale) - top, (lanes){0});
+        lanes_store(sum + g * LANES, lanes_load(sum + g * LANES) * down + (even + odd));
+        lanes_store(factor + g * LANES, down);
+        lanes_store(largest + g * LANES, best);
     }
 }
 
@@ -227,7 +219,7 @@ static void scale_columns(float *matrix, int64_t rows, const float *factor)
     for (int64_t i = 0; i < rows; i++)
         for (int g = 0; g < GROUPS; g++) {
             float *x = matrix + i * BLOCK + g * LANES;
-            store_lanes(x, load_lanes(x) * load_lanes(factor + g * LANES));
+            lanes_store(x, lanes_load(x) * lanes_load(factor + g * LANES));
         }
 }
 
@@ -266,22 +258,16 @@ static void forward(struct pairs_forward *w)
 static void row_products(const struct pairs_shape *shape, const uint16_t *a, const uint16_t *b, float *delta)
 {
     for (int g = 0; g < GROUPS; g++) {
-        lanes even = all_lanes(0), odd = all_lanes(0);
+        lanes even = lanes_set(0), odd = lanes_set(0);
         for (int64_t s = 0; s < shape->width / 32; s++)
             for (int p = 0; p < 16; p++) {
                 const int64_t at = (s * GROUPS + g) * TILE + p * 32;
-                const bit_lanes x = load_words(a + at), y = load_words(b + at);
-                even = low_of(x) * low_of(y) + even;
-                odd = high_of(x) * high_of(y) + odd;
+                const words x = load_words(a + at), y = load_words(b + at);
+                even = lanes_fma(low_of(x), low_of(y), even);
+                odd = lanes_fma(high_of(x), high_of(y), odd);
             }
-        store_lanes(delta + g * LANES, even + odd);
+        lanes_store(delta + g * LANES, even + odd);
     }
-}
-
-LANE_INLINE void store_halves(uint16_t *to, lanes x)
-{
-    const half_lanes half = __builtin_convertvector(round_words(x) >> 16, half_lanes);
-    memcpy(to, &half, sizeof half);
 }
 
 /* p = exp(score - lse), ds = p (dp - delta); both as rows, ds as a right operand too. */
@@ -291,11 +277,12 @@ static void softmax_backward(const float *scores, const float *d_scores, int dia
     for (int r = 0; r < BLOCK; r += 2)
         for (int g = 0; g < GROUPS; g++) {
             lanes d[2];
-            const lanes top = load_lanes(lse + g * LANES), common = load_lanes(delta + g * LANES);
+            const lanes top = lanes_load(lse + g * LANES), common = lanes_load(delta + g * LANES);
             for (int k = 0; k < 2; k++) {
                 const int64_t at = (r + k) * BLOCK + g * LANES;
-                lanes p = exp_negative(score_at(scores, r + k, g, diagonal, -INFINITY) * all_lanes(scale) - top);
-                d[k] = p * (load_lanes(d_scores + at) - common);
+                lanes p =
+                    exp_negative(score_at(scores, r + k, g, diagonal, -INFINITY) * lanes_set(scale) - top, (lanes){0});
+                d[k] = p * (lanes_load(d_scores + at) - common);
                 store_halves(p_rows + at, p);
                 store_halves(d_rows + at, d[k]);
             }

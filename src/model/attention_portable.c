@@ -1,5 +1,4 @@
 /* Attention in plain C, and the choice among the instruction sets. */
-#define LANES 4
 #include "model/attention_tiles.h"
 #include "model/instruction_sets.h"
 

@@ -1,7 +1,7 @@
 /* The arithmetic of attention on blocks of 64 queries and 64 keys; included once an instruction set, after LANES and
  * the set are chosen. */
 #include "model/attention.h"
-#include "model/lanes.h"
+#include "runtime/elementary.h"
 #include <math.h>
 
 /* ROWS x 2 sums stand in registers, of which there are 32 with 16 lanes. */
@@ -16,38 +16,38 @@ struct strided {
 enum { PANEL_DEPTH = 512 }; /* deeper products read b where it is */
 
 /* COLUMNS columns of b, one row after the other: rows far apart would fall on each other in the first cache. */
-LANE_INLINE const float *copy_panel(float *panel, const float *b, int64_t ldb, int64_t depth)
+INLINE const float *copy_panel(float *panel, const float *b, int64_t ldb, int64_t depth)
 {
     for (int64_t k = 0; k < depth; k++)
         for (int h = 0; h < 2; h++)
-            store_lanes(panel + k * COLUMNS + h * LANES, load_lanes(b + k * ldb + h * LANES));
+            lanes_store(panel + k * COLUMNS + h * LANES, lanes_load(b + k * ldb + h * LANES));
     return panel;
 }
 
 /* `rows` rows of a product, and COLUMNS columns. */
-LANE_INLINE void product_rows(const int rows, int64_t depth, struct strided a, const float *b, int64_t ldb, float *c,
-                              int64_t ldc, int add)
+INLINE void product_rows(const int rows, int64_t depth, struct strided a, const float *b, int64_t ldb, float *c,
+                         int64_t ldc, int add)
 {
     lanes sum[ROWS][2];
     for (int r = 0; r < rows; r++)
         for (int h = 0; h < 2; h++)
-            sum[r][h] = add ? load_lanes(c + r * ldc + h * LANES) : all_lanes(0);
+            sum[r][h] = add ? lanes_load(c + r * ldc + h * LANES) : lanes_set(0);
     for (int64_t k = 0; k < depth; k++, a.data += a.column, b += ldb) {
-        lanes first = load_lanes(b), second = load_lanes(b + LANES);
+        lanes first = lanes_load(b), second = lanes_load(b + LANES);
         for (int r = 0; r < rows; r++) {
-            lanes x = all_lanes(a.data[r * a.row]);
-            sum[r][0] = x * first + sum[r][0];
-            sum[r][1] = x * second + sum[r][1];
+            lanes x = lanes_set(a.data[r * a.row]);
+            sum[r][0] = lanes_fma(x, first, sum[r][0]);
+            sum[r][1] = lanes_fma(x, second, sum[r][1]);
         }
     }
     for (int r = 0; r < rows; r++)
         for (int h = 0; h < 2; h++)
-            store_lanes(c + r * ldc + h * LANES, sum[r][h]);
+            lanes_store(c + r * ldc + h * LANES, sum[r][h]);
 }
 
 /* c[m, n] = a[m, depth] b[depth, n], or += where `add`. m is a multiple of 4, n of COLUMNS. */
-LANE_INLINE void product(int64_t m, int64_t n, int64_t depth, struct strided a, const float *b, int64_t ldb, float *c,
-                         int64_t ldc, int add)
+INLINE void product(int64_t m, int64_t n, int64_t depth, struct strided a, const float *b, int64_t ldb, float *c,
+                    int64_t ldc, int add)
 {
     float panel[PANEL_DEPTH * COLUMNS];
     for (int64_t j = 0; j < n; j += COLUMNS) {
@@ -65,31 +65,31 @@ LANE_INLINE void product(int64_t m, int64_t n, int64_t depth, struct strided a, 
 
 /* Turns a block's scores into exp(score - largest so far), and brings output and sum of earlier blocks to the new
  * largest. */
-LANE_INLINE void online_softmax(float *scores, int diagonal, float *largest, float *sum, float *output, int64_t width)
+INLINE void online_softmax(float *scores, int diagonal, float *largest, float *sum, float *output, int64_t width)
 {
     for (int row = 0; row < BLOCK; row++) {
         float *s = scores + row * BLOCK;
-        lanes best = all_lanes(largest[row]);
+        lanes best = lanes_set(largest[row]);
         for (int j = 0; j < BLOCK; j += LANES) {
-            lanes x = load_lanes(s + j);
+            lanes x = lanes_load(s + j);
             if (diagonal) {
-                x = select_lanes(count_lanes(j) <= row, x, all_lanes(-INFINITY));
-                store_lanes(s + j, x);
+                x = lanes_select(lanes_count(j) <= row, x, lanes_set(-INFINITY));
+                lanes_store(s + j, x);
             }
-            best = larger_lanes(best, x);
+            best = lanes_greater(best, x);
         }
-        float now = largest_of_lanes(best);
-        lanes total = all_lanes(0);
+        float now = lanes_maximum(best);
+        lanes total = lanes_set(0);
         for (int j = 0; j < BLOCK; j += LANES) {
-            lanes p = exp_lanes(load_lanes(s + j) - all_lanes(now));
-            store_lanes(s + j, p);
+            lanes p = exp_negative(lanes_load(s + j) - lanes_set(now), (lanes){0});
+            lanes_store(s + j, p);
             total = total + p;
         }
-        lanes scale = exp_lanes(all_lanes(largest[row] - now));
-        sum[row] = sum[row] * scale[0] + sum_of_lanes(total);
+        lanes scale = exp_negative(lanes_set(largest[row] - now), (lanes){0});
+        sum[row] = sum[row] * scale[0] + lanes_sum(total);
         largest[row] = now;
         for (int64_t j = 0; j < width; j += LANES)
-            store_lanes(output + row * width + j, load_lanes(output + row * width + j) * scale);
+            lanes_store(output + row * width + j, lanes_load(output + row * width + j) * scale);
     }
 }
 
@@ -109,24 +109,24 @@ static void forward(const struct attention_block *b)
                 b->width, b->output, b->width, 1);
     }
     for (int row = 0; row < BLOCK; row++) {
-        lanes inverse = all_lanes(1 / sum[row]);
+        lanes inverse = lanes_set(1 / sum[row]);
         for (int64_t j = 0; j < b->width; j += LANES)
-            store_lanes(b->output + row * b->width + j, load_lanes(b->output + row * b->width + j) * inverse);
+            lanes_store(b->output + row * b->width + j, lanes_load(b->output + row * b->width + j) * inverse);
         b->lse[row] = largest[row] + logf(sum[row]);
     }
 }
 
 /* p = exp(score - lse) in place; ds = p (dp - delta) in place of dp. */
-LANE_INLINE void softmax_backward(float *scores, float *d_scores, int diagonal, const float *lse, const float *delta)
+INLINE void softmax_backward(float *scores, float *d_scores, int diagonal, const float *lse, const float *delta)
 {
     for (int row = 0; row < BLOCK; row++)
         for (int j = 0; j < BLOCK; j += LANES) {
             float *s = scores + row * BLOCK + j, *d = d_scores + row * BLOCK + j;
-            lanes p = exp_lanes(load_lanes(s) - all_lanes(lse[row]));
+            lanes p = exp_negative(lanes_load(s) - lanes_set(lse[row]), (lanes){0});
             if (diagonal)
-                p = select_lanes(count_lanes(j) <= row, p, all_lanes(0));
-            store_lanes(s, p);
-            store_lanes(d, p * (load_lanes(d) - all_lanes(delta[row])));
+                p = lanes_select(lanes_count(j) <= row, p, lanes_set(0));
+            lanes_store(s, p);
+            lanes_store(d, p * (lanes_load(d) - lanes_set(delta[row])));
         }
 }
 

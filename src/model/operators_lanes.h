@@ -1,18 +1,18 @@
 /* Loops over arrays in cache; included once an instruction set, after LANES is chosen. The elements past the last whole
  * vector are computed as one more vector with zeros behind them. */
-#include "model/lanes.h"
 #include "model/operators.h"
+#include "runtime/elementary.h"
 
 /* `count` elements, fewer than LANES. */
-LANE_INLINE lanes load_some(const float *from, int64_t count, float rest)
+INLINE lanes load_some(const float *from, int64_t count, float rest)
 {
-    lanes x = all_lanes(rest);
+    lanes x = lanes_set(rest);
     for (int64_t i = 0; i < count; i++)
         x[i] = from[i];
     return x;
 }
 
-LANE_INLINE void store_some(float *to, int64_t count, lanes x)
+INLINE void store_some(float *to, int64_t count, lanes x)
 {
     for (int64_t i = 0; i < count; i++)
         to[i] = x[i];
@@ -24,9 +24,9 @@ LANE_INLINE void store_some(float *to, int64_t count, lanes x)
     {                                                                                                                  \
         int64_t whole = count / LANES * LANES;                                                                         \
         for (int64_t i = 0; i < whole; i += LANES) {                                                                   \
-            lanes a = load_lanes(first + i), b = load_lanes(second + i);                                               \
+            lanes a = lanes_load(first + i), b = lanes_load(second + i);                                               \
             (void)b;                                                                                                   \
-            store_lanes(y + i, expression);                                                                            \
+            lanes_store(y + i, expression);                                                                            \
         }                                                                                                              \
         if (whole < count) {                                                                                           \
             lanes a = load_some(first + whole, count - whole, 0), b = load_some(second + whole, count - whole, 0);     \
@@ -35,15 +35,15 @@ LANE_INLINE void store_some(float *to, int64_t count, lanes x)
         }                                                                                                              \
     }
 
-LANE_INLINE lanes silu_gradient(lanes x, lanes dy)
+INLINE lanes silu_gradient(lanes x, lanes dy)
 {
-    lanes s = sigmoid_lanes(x);
-    return dy * (s + x * s * (all_lanes(1) - s));
+    lanes s = lanes_sigmoid(x);
+    return dy * lanes_fma(x * s, lanes_set(1) - s, s);
 }
 
 ELEMENTWISE(add, a + b)
 ELEMENTWISE(multiply, a *b)
-ELEMENTWISE(silu, a *sigmoid_lanes(a))
+ELEMENTWISE(silu, lanes_silu(a))
 ELEMENTWISE(silu_backward, silu_gradient(a, b))
 
 static void scale(int64_t count, const float *x, float factor, float *y)
@@ -57,8 +57,8 @@ static float dot(int64_t count, const float *a, const float *b)
     int64_t whole = count / LANES * LANES;
     lanes sum = load_some(a + whole, count - whole, 0) * load_some(b + whole, count - whole, 0);
     for (int64_t i = 0; i < whole; i += LANES)
-        sum = sum + load_lanes(a + i) * load_lanes(b + i);
-    return sum_of_lanes(sum);
+        sum = lanes_fma(lanes_load(a + i), lanes_load(b + i), sum);
+    return lanes_sum(sum);
 }
 
 static float largest(int64_t count, const float *x)
@@ -66,29 +66,30 @@ static float largest(int64_t count, const float *x)
     int64_t whole = count / LANES * LANES;
     lanes best = load_some(x + whole, count - whole, x[0]);
     for (int64_t i = 0; i < whole; i += LANES)
-        best = larger_lanes(best, load_lanes(x + i));
-    return largest_of_lanes(best);
+        best = lanes_greater(best, lanes_load(x + i));
+    return lanes_maximum(best);
 }
 
 static float sum_exp(int64_t count, const float *x, float shift)
 {
     int64_t whole = count / LANES * LANES;
-    lanes sum = all_lanes(0);
+    lanes sum = lanes_set(0);
     if (whole < count)
-        sum = exp_lanes(load_some(x + whole, count - whole, shift - 1000) - all_lanes(shift));
+        sum = exp_negative(load_some(x + whole, count - whole, shift - 1000) - lanes_set(shift), (lanes){0});
     for (int64_t i = 0; i < whole; i += LANES)
-        sum = sum + exp_lanes(load_lanes(x + i) - all_lanes(shift));
-    return sum_of_lanes(sum);
+        sum = sum + exp_negative(lanes_load(x + i) - lanes_set(shift), (lanes){0});
+    return lanes_sum(sum);
 }
 
 static void softmax(int64_t count, const float *x, float lse, float factor, float *y)
 {
     int64_t whole = count / LANES * LANES;
     for (int64_t i = 0; i < whole; i += LANES)
-        store_lanes(y + i, exp_lanes(load_lanes(x + i) - all_lanes(lse)) * all_lanes(factor));
+        lanes_store(y + i, exp_negative(lanes_load(x + i) - lanes_set(lse), (lanes){0}) * lanes_set(factor));
     if (whole < count)
         store_some(y + whole, count - whole,
-                   exp_lanes(load_some(x + whole, count - whole, lse) - all_lanes(lse)) * all_lanes(factor));
+                   exp_negative(load_some(x + whole, count - whole, lse) - lanes_set(lse), (lanes){0}) *
+                       lanes_set(factor));
 }
 
 #define OPERATOR_CODE                                                                                                  \

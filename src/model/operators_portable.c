@@ -1,7 +1,6 @@
 /* The plain operators in plain C, and the choice among the instruction sets. */
 #include "model/operators.h"
 #include "model/instruction_sets.h"
-#define LANES 4
 #include "model/operators_lanes.h"
 
 static const struct operator_code portable = OPERATOR_CODE;

@@ -1,6 +1,6 @@
 /* Constants of the exponential of sixteen lanes: of its interpreted form and of its machine code. */
-#ifndef CODA_CPU_EXP_TABLE_H
-#define CODA_CPU_EXP_TABLE_H
+#ifndef CODA_RUNTIME_EXP_TABLE_H
+#define CODA_RUNTIME_EXP_TABLE_H
 
 /* 2^(i/16), bits of f32 */
 #define EXP_SIXTEENTHS                                                                                                 \

@@ -1,11 +1,11 @@
 /* Elementary functions on vectors. Bounds are against the exact value, in units in the last place of f32, where the
  * result is a normal number, and hold with fused multiply-add; without it (portable) they are 2 units more.
  * tests/test_cpu.c checks them. Subnormal results are rounded as the last step; NaN in gives NaN out. */
-#ifndef CODA_CPU_ELEMENTARY_H
-#define CODA_CPU_ELEMENTARY_H
+#ifndef CODA_RUNTIME_ELEMENTARY_H
+#define CODA_RUNTIME_ELEMENTARY_H
 
-#include "cpu/exp_table.h"
-#include "cpu/lanes.h"
+#include "runtime/exp_table.h"
+#include "runtime/lanes.h"
 
 /* 1.5 * 2^23: adding it rounds to an integer, which stands in the low bits. */
 #define ROUNDER 12582912.0f

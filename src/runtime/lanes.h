@@ -1,8 +1,8 @@
 /* Vectors of f32 of one instruction set. A file that needs them defines LANES_AVX512, LANES_AVX2 or nothing (portable:
- * four lanes, which every compiler maps to what the machine has), includes this header and then the templates written
- * on it. */
-#ifndef CODA_CPU_LANES_H
-#define CODA_CPU_LANES_H
+ * four lanes, or LANES of them, which every compiler maps to what the machine has), includes this header and then the
+ * templates written on it. */
+#ifndef CODA_RUNTIME_LANES_H
+#define CODA_RUNTIME_LANES_H
 
 #include "runtime/shuffle.h"
 
@@ -16,7 +16,7 @@
 #define LANES 16
 #elif defined(LANES_AVX2)
 #define LANES 8
-#else
+#elif !defined(LANES)
 #define LANES 4
 #endif
 #if defined(LANES_AVX512) || defined(LANES_AVX2)
@@ -54,6 +54,15 @@ INLINE lanes lanes_set(float x)
 INLINE words words_set(uint32_t x)
 {
     return x - (words){0};
+}
+
+/* first, first + 1, .. */
+INLINE ints lanes_count(int first)
+{
+    ints x = {0};
+    for (int i = 0; i < LANES; i++)
+        x[i] = first + i;
+    return x;
 }
 
 /* mask: all ones or all zeros a lane, as comparisons give. */
@@ -94,7 +103,7 @@ INLINE lanes lanes_lesser(lanes a, lanes b)
     return _mm512_min_ps(a, b);
 #elif defined(LANES_AVX2)
     return _mm256_min_ps(a, b);
-#elif defined(__SSE2__)
+#elif LANES == 4 && defined(__SSE2__)
     return _mm_min_ps(a, b);
 #else
     return lanes_select(a < b, a, b);
@@ -107,7 +116,7 @@ INLINE lanes lanes_greater(lanes a, lanes b)
     return _mm512_max_ps(a, b);
 #elif defined(LANES_AVX2)
     return _mm256_max_ps(a, b);
-#elif defined(__SSE2__)
+#elif LANES == 4 && defined(__SSE2__)
     return _mm_max_ps(a, b);
 #else
     return lanes_select(a > b, a, b);
@@ -131,7 +140,7 @@ INLINE lanes lanes_sqrt(lanes x)
     return _mm512_sqrt_ps(x);
 #elif defined(LANES_AVX2)
     return _mm256_sqrt_ps(x);
-#elif defined(__SSE2__)
+#elif LANES == 4 && defined(__SSE2__)
     return _mm_sqrt_ps(x);
 #else
     for (int i = 0; i < LANES; i++)
@@ -158,7 +167,7 @@ INLINE bool lanes_any(ints mask)
     return _mm512_movepi32_mask((__m512i)mask) != 0;
 #elif defined(LANES_AVX2)
     return _mm256_movemask_ps((__m256)mask) != 0;
-#elif defined(__SSE2__)
+#elif LANES == 4 && defined(__SSE2__)
     return _mm_movemask_ps((__m128)mask) != 0;
 #else
     int32_t any = 0;
