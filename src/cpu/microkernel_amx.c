@@ -9,10 +9,63 @@
 
 enum { TILE_ROWS = 32, TILE_COLUMNS = 32, TILE_STEPS = 32 };
 
+/* A half of the operands of one step of K. */
+#define LEFT(tile, half)  TILE_LOAD(tile, a + (half)*16 * 2 * TILE_STEPS, 2 * TILE_STEPS)
+#define RIGHT(tile, half) TILE_LOAD(tile, b + (half)*64, 4 * TILE_COLUMNS)
+#define NEXT_STEP(a, b)   (a += TILE_ROWS * 2 * TILE_STEPS, b += TILE_COLUMNS * 2 * TILE_STEPS)
+
+INLINE void fetch_lines(const char *line)
+{
+    for (int i = 0; i < 8; i++)
+        __builtin_prefetch(line + 64 * i, 0, 2);
+}
+
+/* Two steps of K at a time. A tile is loaded for the next step after its last product of this one, and the steps take their
+ * products in opposite orders, so that those come first whose tiles were free first: beside a busy sibling a core has no
+ * tiles to spare, and loads wait for products. */
+INLINE void multiply_depth(const char *a, const char *b, int64_t steps, const char *line)
+{
+    LEFT(4, 0);
+    RIGHT(6, 0);
+    RIGHT(7, 1);
+    LEFT(5, 1);
+    for (; steps > 1; steps -= 2, line += 512) {
+        TILE_DOT(0, 4, 6);
+        TILE_DOT(1, 4, 7);
+        NEXT_STEP(a, b);
+        LEFT(4, 0);
+        TILE_DOT(3, 5, 7);
+        RIGHT(7, 1);
+        TILE_DOT(2, 5, 6);
+        RIGHT(6, 0);
+        LEFT(5, 1);
+        fetch_lines(line);
+        TILE_DOT(1, 4, 7);
+        TILE_DOT(0, 4, 6);
+        if (steps > 2) {
+            NEXT_STEP(a, b);
+            LEFT(4, 0);
+            TILE_DOT(2, 5, 6);
+            RIGHT(6, 0);
+            TILE_DOT(3, 5, 7);
+            RIGHT(7, 1);
+            LEFT(5, 1);
+        } else {
+            TILE_DOT(2, 5, 6);
+            TILE_DOT(3, 5, 7);
+        }
+    }
+    if (steps > 0) {
+        TILE_DOT(0, 4, 6);
+        TILE_DOT(1, 4, 7);
+        TILE_DOT(2, 5, 6);
+        TILE_DOT(3, 5, 7);
+    }
+}
+
 static void multiply_tiles(int64_t depth, const void *left, const void *right, float *c, int64_t stride, bool start,
                            const void *next)
 {
-    const char *a = left, *b = right, *line = next;
     float *low = c + 16 * stride;
     const int64_t bytes = stride * (int64_t)sizeof *c;
     if (start) {
@@ -26,21 +79,7 @@ static void multiply_tiles(int64_t depth, const void *left, const void *right, f
         TILE_LOAD(2, low, bytes);
         TILE_LOAD(3, low + 16, bytes);
     }
-    for (int64_t k = 0; k < depth; k += TILE_STEPS) {
-        TILE_LOAD(6, b, 4 * TILE_COLUMNS);
-        TILE_LOAD(4, a, 2 * TILE_STEPS);
-        TILE_DOT(0, 4, 6);
-        TILE_LOAD(7, b + 64, 4 * TILE_COLUMNS);
-        TILE_DOT(1, 4, 7);
-        TILE_LOAD(5, a + 16 * 2 * TILE_STEPS, 2 * TILE_STEPS);
-        TILE_DOT(2, 5, 6);
-        TILE_DOT(3, 5, 7);
-        for (int i = 0; i < 4; i++)
-            __builtin_prefetch(line + 64 * i, 0, 2);
-        line += 256;
-        a += TILE_ROWS * 2 * TILE_STEPS;
-        b += TILE_COLUMNS * 2 * TILE_STEPS;
-    }
+    multiply_depth(left, right, depth / TILE_STEPS, next);
     TILE_STORE(0, c, bytes);
     TILE_STORE(1, c + 16, bytes);
     TILE_STORE(2, low, bytes);
