@@ -18,6 +18,7 @@ static const struct known {
     {"json", FLAG, offsetof(struct arguments, json)},
     {"grad", FLAG, offsetof(struct arguments, backward)},
     {"allow-passes", FLAG, offsetof(struct arguments, passes)},
+    {"exponentials", FLAG, offsetof(struct arguments, exponentials)},
     {"cubin", FLAG, offsetof(struct arguments, cubin)},
     {"device", TEXT, offsetof(struct arguments, device)},
     {"dims", TEXT, offsetof(struct arguments, dims)},

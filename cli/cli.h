@@ -29,7 +29,7 @@ int command_info(int argc, char **argv);
 
 struct arguments {
     const char *command;
-    int json, backward, passes, cubin, steady, launches, library, forget; /* flags */
+    int json, backward, passes, exponentials, cubin, steady, launches, library, forget; /* flags */
     const char *device, *dims, *parameters, *wrt, *save, *target, *dtype, *output, *program, *schedule, *join;
     long seed, rounds, threads, width, tokens, without, chunk;
     int file_count;

@@ -8,6 +8,7 @@ static const char help[] =
     "\n"
     "  --grad            also derive the backward programs\n"
     "  --allow-passes    allow extra elementwise passes where no rule removes a whole-row reduction\n"
+    "  --exponentials    with --grad: store exponentials of logits, so that no pass makes the gradient of them\n"
     "  --save a,b        with --grad: values that the forward keeps instead of the backward computing them again\n"
     "  --dims M=..,N=..  sizes: say what each step saves in kernels and bytes\n"
     "  --without N       leave out step N of what is said\n"
@@ -43,7 +44,8 @@ static int rewrite(const struct arguments *arguments, const coda_program *progra
     coda_rewrite_options options = {.backward = arguments->backward,
                                     .allow_passes = arguments->passes,
                                     .without = (int)arguments->without,
-                                    .save = arguments->save};
+                                    .save = arguments->save,
+                                    .exponentials = arguments->exponentials};
     coda_module *module;
     coda_error error;
     coda_dims dims;
@@ -67,7 +69,7 @@ static int rewrite(const struct arguments *arguments, const coda_program *progra
 int command_rewrite(int argc, char **argv)
 {
     struct arguments arguments = {0};
-    int status = read_arguments(&arguments, "grad allow-passes save dims without program json", help, argc, argv);
+    int status = read_arguments(&arguments, "grad allow-passes exponentials save dims without program json", help, argc, argv);
     if (status >= 0)
         return status;
     if (arguments.file_count == 0)

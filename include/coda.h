@@ -206,6 +206,9 @@ typedef struct coda_rewrite_options {
     const char *save;      /* with `backward`: names of values of the block, separated by commas, that the forward keeps
                             * instead of letting the backward compute them again: as in coda_differentiate. NULL: the
                             * default choice */
+    int exponentials;      /* with `backward`: 1: logits of a cross-entropy are stored as their exponentials, so that no pass
+                            * makes their gradient, but rows may have to be computed again on a condition (docs/design.md).
+                            * Where the logits go through a soft cap, or are f16, the pass stays */
 } coda_rewrite_options;
 
 /* Turns a block into programs in the order to run. `report` (may be NULL) receives a text that says which rule did what on
@@ -420,6 +423,7 @@ typedef struct coda_schedule_options {
     int join;  /* gradients of weights as sets of one launch (coda_kernel_launch_sets), where that needs no more
                          * memory: 0: those whose sizes are given, where the device gains by it; 1: all; -1: none. Not with
                          * wide_axis. The results are the same bits */
+    int exponentials; /* as in coda_rewrite_options: 0: where the device gains by it (CUDA); 1: always; -1: never */
 } coda_schedule_options;
 
 /* Derives the programs of `block`, compiles them and plans their memory. May compile, tune and allocate.

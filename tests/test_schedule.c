@@ -192,6 +192,102 @@ static void rows_in_parts_give_what_all_rows_give(void **state)
     }
 }
 
+/* Logits as exponentials: the bits of the programs one by one, however memory is shared and in whatever chunks, and what the
+ * pass over the logits gives. */
+static void exponentials_of_logits_give_what_logits_give(void **state)
+{
+    static const char *const names[] = {"llama3_end", "llama3_head"};
+    static const int64_t chunks[] = {0, 64, 128};
+    (void)state;
+    for (size_t b = 0; b < sizeof names / sizeof *names; b++) {
+        struct block_trial t, pass;
+        open_trial_of(&t, "cpu", names[b], CODA_BF16, 150, 1, 1);
+        open_trial_of(&pass, "cpu", names[b], CODA_F32, 150, 1, 0);
+        for (size_t w = 0; w < sizeof ways / sizeof *ways + sizeof chunks / sizeof *chunks; w++) {
+            size_t chunk = w < sizeof ways / sizeof *ways ? 0 : w - sizeof ways / sizeof *ways;
+            struct running r;
+            coda_schedule_options options = with_backward();
+            options.exponentials = 1;
+            options.together = w < sizeof ways / sizeof *ways ? ways[w].together : 1;
+            options.keep_saved = w < sizeof ways / sizeof *ways && ways[w].keep_saved;
+            options.wide_axis = chunks[chunk] ? "V" : NULL;
+            options.chunk_rows = chunks[chunk];
+            open_running(&r, &t, &options);
+            if (options.together) {
+                launch(&r, CODA_FORWARD | CODA_BACKWARD);
+            } else {
+                launch(&r, CODA_FORWARD);
+                launch(&r, CODA_BACKWARD);
+            }
+            compare(&r, &t, chunks[chunk] ? 1e-6 : 0, CODA_FORWARD | CODA_BACKWARD);
+            close_running(&r);
+            open_running(&r, &pass, &options);
+            launch(&r, CODA_FORWARD);
+            launch(&r, options.together ? CODA_FORWARD | CODA_BACKWARD : CODA_BACKWARD);
+            compare(&r, &pass, 2e-5, CODA_FORWARD | CODA_BACKWARD);
+            close_running(&r);
+        }
+        close_trial(&t);
+        close_trial(&pass);
+    }
+}
+
+/* Rows whose logits are 0, some, and up to some hundred: those are computed again, whichever rows run at a time. */
+static void rows_of_large_logits_are_computed_again(void **state)
+{
+    static const char text[] = "block head { in x : f32[M, D]; in W : f32[V, D]; in a, t : i32[M]\n"
+                               "z = (x @ W.T) * (20 * a)\n out ce : f32[M] = logsumexp(z, V) - pick(z, t) }";
+    (void)state;
+    struct block_trial t;
+    open_trial_of_text(&t, "cpu", text, 150);
+    for (int64_t chunk = 0; chunk <= 128; chunk += 64) {
+        struct running r;
+        coda_schedule_options options = with_backward();
+        options.exponentials = 1;
+        options.together = 1;
+        options.wide_axis = chunk ? "V" : NULL;
+        options.chunk_rows = chunk;
+        open_running(&r, &t, &options);
+        int again = 0, patched = 0;
+        for (int i = 0; i < coda_schedule_step_count(r.schedule); i++) {
+            coda_step step;
+            assert_int_equal(coda_schedule_step(r.schedule, i, &step), CODA_OK);
+            again += coda_program_condition(step.program) >= 0;
+            for (int o = 0; o < coda_program_operand_count(step.program); o++) {
+                coda_operand operand;
+                assert_int_equal(coda_program_operand(step.program, o, &operand), CODA_OK);
+                patched += operand.role == CODA_PATCH;
+            }
+        }
+        assert_int_equal(again, 3);
+        assert_int_equal(patched, 1);
+        launch(&r, CODA_FORWARD | CODA_BACKWARD);
+        compare(&r, &t, 2e-5, CODA_FORWARD | CODA_BACKWARD);
+        float largest = 0;
+        coda_tensor *ce = operand(&r, "ce");
+        for (int64_t m = 0; m < ce->shape[0]; m++)
+            largest = fmaxf(largest, ((float *)ce->data)[m]);
+        assert_true(largest > 60); /* so some rows were marked */
+        close_running(&r);
+    }
+    close_trial(&t);
+}
+
+/* A soft cap lies between the logits and what is exponentiated. */
+static void a_soft_cap_keeps_the_pass(void **state)
+{
+    (void)state;
+    struct block_trial t;
+    struct running r;
+    coda_schedule_options options = with_backward();
+    options.exponentials = 1;
+    open_trial(&t, "cpu", "gemma_head", CODA_BF16, 70, 1);
+    open_running(&r, &t, &options);
+    assert_int_equal(coda_schedule_step_count(r.schedule), coda_module_size(t.programs) + 1); /* the sum of dg */
+    close_running(&r);
+    close_trial(&t);
+}
+
 static void rows_in_parts_need_no_memory_for_all_logits(void **state)
 {
     (void)state;
@@ -565,6 +661,9 @@ int main(void)
         cmocka_unit_test(lists_say_which_steps_are_one_launch),
         cmocka_unit_test(a_value_that_is_kept_is_not_computed_again),
         cmocka_unit_test(rows_in_parts_give_what_all_rows_give),
+        cmocka_unit_test(exponentials_of_logits_give_what_logits_give),
+        cmocka_unit_test(rows_of_large_logits_are_computed_again),
+        cmocka_unit_test(a_soft_cap_keeps_the_pass),
         cmocka_unit_test(rows_in_parts_need_no_memory_for_all_logits),
         cmocka_unit_test(a_forward_runs_alone),
         cmocka_unit_test(devices_agree),

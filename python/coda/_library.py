@@ -47,7 +47,7 @@ class CostStruct(ctypes.Structure):
 
 class RewriteOptionsStruct(ctypes.Structure):
     _fields_ = [("backward", c_int), ("allow_passes", c_int), ("without", c_int), ("dims", ctypes.POINTER(DimsStruct)),
-                ("save", c_char_p)]
+                ("save", c_char_p), ("exponentials", c_int)]
 
 
 class OptionsStruct(ctypes.Structure):

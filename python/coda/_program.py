@@ -148,11 +148,12 @@ class Program:
         join = lambda names: None if names is None else ",".join(names).encode()  # noqa: E731
         return Module(_make("coda_differentiate", self.handle, join(wrt), join(save)))
 
-    def rewrite(self, backward=False, allow_passes=False, save=None) -> tuple:
+    def rewrite(self, backward=False, allow_passes=False, save=None, exponentials=False) -> tuple:
         """A block as programs in the order to run, and a text that says which rule did what. `save`: names of values that the
-        forward keeps and the backward would else compute again; None for the default."""
+        forward keeps and the backward would else compute again; None for the default. `exponentials`: logits of a
+        cross-entropy are stored as such (coda.h)."""
         names = None if save is None else ",".join(save).encode()
-        options, report = RewriteOptionsStruct(backward, allow_passes, 0, None, names), c_void_p()
+        options, report = RewriteOptionsStruct(backward, allow_passes, 0, None, names, exponentials), c_void_p()
         module = Module(_make("coda_rewrite", self.handle, ctypes.byref(options), error_after=(ctypes.byref(report),)))
         text = ctypes.string_at(report.value).decode() if report.value else ""
         load().coda_free(report)

@@ -277,4 +277,5 @@ const struct device_operations cuda_operations = {
     .launch_sets = cuda_launch_sets,
     .product_time = cuda_product_time,
     .runs_blocks = false,
+    .prefers_exponentials = true,
 };

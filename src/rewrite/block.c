@@ -2,6 +2,7 @@
 #include "rewrite/rewrite.h"
 #include "rewrite/buffers.h"
 #include "rewrite/derive.h"
+#include "rewrite/exponentials.h"
 #include "rewrite/passes.h"
 
 static bool append_forward(const struct graph *block, const struct graph *origin, bool allow_passes, struct unit *unit,
@@ -61,7 +62,8 @@ coda_status rewrite_apart(const struct graph *block, const coda_rewrite_options 
     }
     bool done = block->is_block;
     if (done && backward) {
-        done = append_both(block, options->save, passes, made, wanted, &why);
+        done = append_both(block, options->save, passes, made, wanted, &why) &&
+               (!options->exponentials || store_exponentials(made, block, wanted, &why));
     } else if (done) {
         done = append_forward(block, NULL, passes, &made->unit, wanted, &why);
         made->forward = made->unit.count;

@@ -75,7 +75,11 @@ static bool mark(struct marks *m, const struct unit *unit, const struct plan_opt
     for (int p = 0; p < unit->count; p++) {
         for (int q = 0; q < p && !m->behind[p]; q++)
             m->behind[p] = (m->chunked[q] || m->behind[q]) && reads_from(unit->graph[p], unit->graph[q]);
-        if (m->behind[p] && m->needed[p] && !m->chunked[p]) {
+        if (!m->behind[p] || !m->needed[p] || m->chunked[p])
+            continue;
+        struct complaint not_by_rows;
+        m->chunked[p] = runs_by_rows(unit->graph[p], options, &not_by_rows); /* one value a row, say */
+        if (!m->chunked[p]) {
             refuse(why, CODA_UNSUPPORTED, "Run all rows at once: leave chunk_axis out.",
                    "`%.60s`, which needs all rows, stands between programs that run for some rows at a time",
                    unit->graph[p]->name);

@@ -90,8 +90,8 @@ static bool place_outs(struct sharing *sharing, const struct graph *graph, int s
     bool placed = true;
     for (int o = 0; o < graph->operand_count && placed; o++) {
         int value = plan->step[step].value[o];
-        if (graph->operand[o].role == CODA_IN || value < plan->caller_count)
-            continue;
+        if (graph->operand[o].role == CODA_IN || value < plan->caller_count || plan->value[value].slot >= 0)
+            continue; /* the last: written again, on a condition, or patched */
         int slot = slot_in_place(sharing, graph, &form, step, o);
         placed = take_slot(sharing, slot >= 0 ? slot : free_slot(sharing, step, value), value, why);
     }

@@ -84,14 +84,18 @@ void prune_axes(struct graph *graph)
 void order_operands(struct graph *graph)
 {
     struct operand sorted[MAX_GRAPH_OPERANDS] = {0};
-    int count = 0;
+    int count = 0, place[MAX_GRAPH_OPERANDS] = {0};
     for (int outs = 0; outs < 2; outs++)
         for (int o = 0; o < graph->operand_count; o++) {
             if ((graph->operand[o].role != CODA_IN) != outs)
                 continue;
             if (!outs)
                 graph->node[graph->operand[o].node].index = count;
+            place[o] = count;
             sorted[count++] = graph->operand[o];
         }
+    for (int o = 0; o < count; o++)
+        sorted[o].ids = place[sorted[o].ids];
+    graph->condition = place[graph->condition];
     memcpy(graph->operand, sorted, (size_t)count * sizeof *sorted);
 }

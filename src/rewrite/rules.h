@@ -15,6 +15,7 @@ enum rule {
     RULE_TWIN,
     RULE_SUMMED,
     RULE_EXTRA_PASS,
+    RULE_EXPONENTIALS,
     RULE_COUNT
 };
 

@@ -70,6 +70,7 @@ struct device_operations {
     /* What one launch of such bf16 products takes, in a unit that compares launches alone. NULL: sets are never one. */
     double (*product_time)(const coda_device *device, const struct product_size *size, int count);
     bool runs_blocks;
+    bool prefers_exponentials; /* a pass over logits costs more than launches that may do nothing */
 };
 
 struct coda_device {

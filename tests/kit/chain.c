@@ -87,6 +87,15 @@ static bool is_wanted(const struct joining *j, const char *name)
     return !j->wanted || (o >= 0 && j->wanted->operand[o].role != CODA_IN);
 }
 
+/* The matrix as it was, but for the value of each row at its column. */
+static int patched(struct joining *j, const struct graph *program, int o, const int *made)
+{
+    const struct operand *out = &program->operand[o];
+    int ids = made[program->operand[out->ids].node], old = find_stored(j, out->name);
+    int here = graph_onehot(j->b.graph, ids, axis_in(j, program, out->shape.dim[1].axis), &j->b.why);
+    return here < 0 || old < 0 ? -1 : build_where(&j->b, here, made[out->node], old);
+}
+
 static void join_program(struct joining *j, const struct graph *program)
 {
     struct graph *moved = with_axes(j, program);
@@ -97,6 +106,13 @@ static void join_program(struct joining *j, const struct graph *program)
         const struct operand *out = &program->operand[o];
         if (out->role == CODA_IN)
             continue;
+        if (program->conditional && find_stored(j, out->name) >= 0)
+            continue; /* what is there is as good: random operands meet no condition */
+        if (out->role == CODA_PATCH) {
+            made[out->node] = patched(j, program, o, made);
+            if (made[out->node] < 0)
+                break;
+        }
         if (is_wanted(j, out->name))
             build_out(&j->b, out->name, CODA_OUT, CODA_F32, made[out->node]);
         j->stored[j->stored_count].name = out->name;

@@ -118,7 +118,7 @@ static void run_programs(struct block_trial *t, int64_t rows)
 }
 
 /* Fills the inputs and runs the programs of trial->block. */
-static void begin(struct block_trial *t, int64_t rows, int backward)
+static void begin(struct block_trial *t, int64_t rows, int backward, int exponentials)
 {
     coda_error error;
     t->dims = dims_of(t->block, rows);
@@ -132,13 +132,19 @@ static void begin(struct block_trial *t, int64_t rows, int backward)
                                     add(&t->values, info.name, info.dtype, info.rank, shape)->data, &error),
                   &error);
     }
-    coda_rewrite_options options = {.backward = backward, .allow_passes = 1};
+    coda_rewrite_options options = {.backward = backward, .allow_passes = 1, .exponentials = exponentials};
     check(coda_rewrite(t->block, &options, &t->programs, NULL, &error), &error);
     run_programs(t, rows);
 }
 
 void open_trial(struct block_trial *t, const char *device, const char *block, coda_dtype dtype, int64_t rows,
                 int backward)
+{
+    open_trial_of(t, device, block, dtype, rows, backward, 0);
+}
+
+void open_trial_of(struct block_trial *t, const char *device, const char *block, coda_dtype dtype, int64_t rows,
+                   int backward, int exponentials)
 {
     const coda_module *blocks;
     coda_error error;
@@ -149,7 +155,7 @@ void open_trial(struct block_trial *t, const char *device, const char *block, co
         check(coda_module_retype(blocks, CODA_BF16, dtype, &t->module, &error), &error);
     t->block = coda_module_find(t->module ? t->module : blocks, block);
     assert_non_null(t->block);
-    begin(t, rows, backward);
+    begin(t, rows, backward, exponentials);
 }
 
 void open_trial_of_text(struct block_trial *t, const char *device, const char *text, int64_t rows)
@@ -159,7 +165,7 @@ void open_trial_of_text(struct block_trial *t, const char *device, const char *t
     check(coda_device_open(device, &t->device, &error), &error);
     check(coda_module_parse(text, strlen(text), NULL, &t->module, &error), &error);
     t->block = coda_module_program(t->module, 0);
-    begin(t, rows, 1);
+    begin(t, rows, 1, 0);
 }
 
 void close_trial(struct block_trial *t)

@@ -42,6 +42,9 @@ coda_schedule_options with_backward(void);
 /* Fills the block's inputs and runs its programs. */
 void open_trial(struct block_trial *trial, const char *device, const char *block, coda_dtype dtype, int64_t rows,
                 int backward);
+/* The same, with logits as exponentials if so. */
+void open_trial_of(struct block_trial *trial, const char *device, const char *block, coda_dtype dtype, int64_t rows,
+                   int backward, int exponentials);
 /* The first block of the text, with its backward. */
 void open_trial_of_text(struct block_trial *trial, const char *device, const char *text, int64_t rows);
 void close_trial(struct block_trial *trial);
