@@ -36,7 +36,7 @@ class ScheduleOptions(ctypes.Structure):
                 ("together", ctypes.c_int), ("keep_saved", ctypes.c_int), ("consumes", ctypes.c_char_p),
                 ("wide_axis", ctypes.c_char_p), ("row_axis", ctypes.c_char_p), ("chunk_rows", ctypes.c_int64),
                 ("kernels", ctypes.c_void_p), ("wide_bytes", ctypes.c_int64),
-                ("overwrite", ctypes.c_int), ("save", ctypes.c_char_p), ("join", ctypes.c_int)]
+                ("overwrite", ctypes.c_int), ("save", ctypes.c_char_p), ("join", ctypes.c_int), ("exponentials", ctypes.c_int)]
 
 
 class Value(ctypes.Structure):
@@ -334,10 +334,11 @@ def make_head(width, tokens, vocabulary, device):
             torch.randint(vocabulary, (tokens,), device=device))
 
 
-def head_schedule(library, x, w, g, t, chunk, device):
+def head_schedule(library, x, w, g, t, chunk, device, exponentials=0):
     tokens, width = x.shape
     inputs = dict(x=x, W=w, g=g, t=t.int(), dce=torch.full((tokens,), 1.0 / tokens, device=device))
-    options = dict(together=1, allow_passes=1, overwrite=1, wide_axis=b"V", chunk_rows=chunk, wide_bytes=tokens * w.shape[0] * 2)
+    options = dict(together=1, allow_passes=1, overwrite=1, wide_axis=b"V", chunk_rows=chunk, wide_bytes=tokens * w.shape[0] * 2,
+                   exponentials=exponentials)
     return Schedule(library, library.parse(HEAD), dict(M=tokens, D=width, V=w.shape[0]), inputs, device, **options)
 
 
@@ -362,13 +363,15 @@ def check_head(library, width, args):
 def bench_head(library, clock, width, args):
     x, w, g, t = make_head(width, args.tokens, args.vocabulary, args.device)
     s = head_schedule(library, x, w, g, t, args.chunk, args.device)
+    by_pass = head_schedule(library, x, w, g, t, args.chunk, args.device, -1)
     h = torch.empty(args.tokens, args.vocabulary, dtype=torch.bfloat16, device=args.device)
     dx, dw = torch.empty_like(x), torch.empty_like(w)
 
     def bare():
         torch.mm(x, w.t(), out=h); torch.mm(h, w, out=dx); torch.mm(h.t(), x, out=dw)
-    variants = {"coda": lambda: s.launch(FORWARD | BACKWARD), "products": bare}
-    memory = {"coda": s.memory, "logits": h.numel() * 2}
+    variants = {"coda": lambda: s.launch(FORWARD | BACKWARD), "coda, a pass over the logits": lambda: by_pass.launch(FORWARD | BACKWARD),
+                "products": bare}
+    memory = {"coda": s.memory, "coda, a pass over the logits": by_pass.memory, "logits": h.numel() * 2}
     for mode in args.modes.split(",") if args.modes else []:
         torch._dynamo.reset()
         f, q = wrap(mode)(head_loss), [v.detach().requires_grad_() for v in (x, w, g)]
@@ -378,6 +381,7 @@ def bench_head(library, clock, width, args):
         variants[mode] = run
     report("head", width, "forward and backward", clock.interleaved(variants), memory)
     s.free()
+    by_pass.free()
 
 
 def main():
