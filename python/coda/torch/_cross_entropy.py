@@ -27,13 +27,14 @@ class _Head:
 class _Exponentials:
     """The launches that need no pass over the logits, of one type."""
 
-    ARGUMENTS = {"A": "guess", "some": "guess", "W": "exponentials", "C": "finish", "t": "finish", "S": "runs",
+    ARGUMENTS = {"A": "exponentials", "W": "exponentials", "C": "finish", "t": "finish", "S": "runs",
                  "P": "finish", "w": "finish", "u": "finish", "ce": "finish", "zl": "finish", "s": "finish", "E": "finish"}
 
     def __init__(self, dtype):
         own = Module.parse(BY_EXPONENTIALS.replace("bf16", dtype), "linear_cross_entropy")
-        *forward, scaled, input_gradient = own
+        guess, *forward, scaled, input_gradient = own
         arguments = [next(o for o in own[program].operands if o.name == name) for name, program in self.ARGUMENTS.items()]
+        self.guess = _run([guess], guess.operands, [])
         self.forward = _run(forward, arguments, ["shift", "ignore", "z_loss"])
         self.scaled_rows = _run([scaled], scaled.operands, [])
         self.input_gradient = _run([input_gradient], input_gradient.operands, [])
@@ -126,11 +127,13 @@ class _Chunks:
         step = -(-v // 256)
         some = self.weight[::step]
         e, scaled = x.new_empty(n, v), None if add is None else x.new_empty(n, x.shape[1])
-        sums, fewer, guessed, factor = row(n, runs), row(n, -(-runs // 128)), row(n, -(-some.shape[0] // 128)), row(n)
+        sums, fewer, factor = row(n, runs), row(n, -(-runs // 128)), row(n)
+        guessed = row(self.rows, -(-some.shape[0] // 128))
+        head.guess(key, x, some, guessed)
         for rows in self._slices():
             k = rows.stop - rows.start
             a, z, s = x[rows], e[:k], factor[:k]
-            head.forward(key, a, some, self.weight, guessed[:k], self.target[rows], sums[:k], fewer[:k], w[rows], u[rows],
+            head.forward(key, a, self.weight, guessed[rows], self.target[rows], sums[:k], fewer[:k], w[rows], u[rows],
                          ce[rows], zl[rows], s, z, math.log(v / some.shape[0]), self.ignore, self.z_loss)
             if dx is not None:
                 head.input_gradient(key, z, self.weight, s, dx[rows])
