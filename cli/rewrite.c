@@ -69,7 +69,8 @@ static int rewrite(const struct arguments *arguments, const coda_program *progra
 int command_rewrite(int argc, char **argv)
 {
     struct arguments arguments = {0};
-    int status = read_arguments(&arguments, "grad allow-passes exponentials save dims without program json", help, argc, argv);
+    int status =
+        read_arguments(&arguments, "grad allow-passes exponentials save dims without program json", help, argc, argv);
     if (status >= 0)
         return status;
     if (arguments.file_count == 0)

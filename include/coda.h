@@ -206,7 +206,7 @@ typedef struct coda_rewrite_options {
     const char *save;      /* with `backward`: names of values of the block, separated by commas, that the forward keeps
                             * instead of letting the backward compute them again: as in coda_differentiate. NULL: the
                             * default choice */
-    int exponentials;      /* with `backward`: 1: logits of a cross-entropy are stored as their exponentials, so that no pass
+    int exponentials; /* with `backward`: 1: logits of a cross-entropy are stored as their exponentials, so that no pass
                             * makes their gradient, but rows may have to be computed again on a condition (docs/design.md).
                             * Where the logits go through a soft cap, or are f16, the pass stays */
 } coda_rewrite_options;

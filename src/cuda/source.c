@@ -186,14 +186,12 @@ static void write_condition(const struct graph *graph, struct text *out)
         return;
     }
     int i = graph->condition;
+    text_append(out, device_text("condition.cu"));
     text_add(out,
-             "/* Has %s an element that is not 0? */\n"
-             "INLINE bool coda_wanted(const Params &P)\n{\n"
-             "    u32 bits = 0;\n"
-             "    for (int i = threadIdx.x; i < P.t[%d].rows; i += blockDim.x) bits |= load_id(P.t[%d].data, i);\n"
-             "    return __syncthreads_or(%s) != 0;\n}\n"
-             "#define RETURN_UNLESS_WANTED(P) if (!coda_wanted(P)) return;\n\n",
-             graph->operand[i].name, i, i, graph->operand[i].dtype == CODA_F32 ? "bits << 1" : "bits");
+             "/* %s: -0 is 0 too */\n"
+             "#define RETURN_UNLESS_WANTED(P) if (!any_bit(P.t[%d].data, P.t[%d].rows, P.wide >> %d & 1, %s)) "
+             "return;\n\n",
+             graph->operand[i].name, i, i, i, graph->operand[i].dtype == CODA_F32 ? "0x80000000u" : "0u");
 }
 
 static bool is_tile(enum mainloop mainloop)

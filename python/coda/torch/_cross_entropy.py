@@ -32,12 +32,13 @@ class _Exponentials:
 
     def __init__(self, dtype):
         own = Module.parse(BY_EXPONENTIALS.replace("bf16", dtype), "linear_cross_entropy")
-        guess, *forward, scaled, input_gradient = own
+        guess, *forward, scaled, input_gradient, both = own
         arguments = [next(o for o in own[program].operands if o.name == name) for name, program in self.ARGUMENTS.items()]
         self.guess = _run([guess], guess.operands, [])
         self.forward = _run(forward, arguments, ["shift", "ignore", "z_loss"])
         self.scaled_rows = _run([scaled], scaled.operands, [])
         self.input_gradient = _run([input_gradient], input_gradient.operands, [])
+        self.input_gradient_and_scaled_rows = _run([both], both.operands, [])
 
 
 def _run(programs, arguments, parameters):
@@ -135,10 +136,13 @@ class _Chunks:
             a, z, s = x[rows], e[:k], factor[:k]
             head.forward(key, a, self.weight, guessed[rows], self.target[rows], sums[:k], fewer[:k], w[rows], u[rows],
                          ce[rows], zl[rows], s, z, math.log(v / some.shape[0]), self.ignore, self.z_loss)
-            if dx is not None:
+            if dx is not None and add is not None:
+                head.input_gradient_and_scaled_rows(key, z, self.weight, s, a, dx[rows], scaled[:k])
+            elif dx is not None:
                 head.input_gradient(key, z, self.weight, s, dx[rows])
-            if add is not None:
+            else:
                 head.scaled_rows(key, a, s, scaled[:k])
+            if add is not None:
                 add(z, scaled[:k])
 
     def _input_gradient(self, dz, dx):

@@ -172,6 +172,14 @@ program input_gradient {
     in  s : f32[M]
     out dX : bf16[M, K] = (E @ W) * s
 }
+program input_gradient_and_scaled_rows {
+    in  E : bf16[M, V]
+    in  W : bf16[V, K]
+    in  s : f32[M]
+    in  A : bf16[M, K]
+    out dX : bf16[M, K] = (E @ W) * s
+    out H : bf16[M, K] = A * s
+}
 """
 
 GRADIENTS = """
