@@ -87,7 +87,7 @@ coda_status launch_parameters(const struct gpu *gpu, const struct plan *plan, co
 struct geometry launch_geometry(const struct plan *plan, const struct launch *launch);
 struct launch_configuration launch_configure(const struct compiled *compiled);
 coda_status launch_start(const struct gpu *gpu, const struct plan *plan, const struct prepared *prepared, void *stream,
-                         coda_error *error);
+                         bool apart, coda_error *error);
 
 /* problems.c */
 coda_status cuda_launch_sets(coda_kernel *kernel, const struct launch *launch, int count, coda_error *error);

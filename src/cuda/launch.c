@@ -1,6 +1,7 @@
 /* Launching: checks that only a GPU needs, parameters, grid. No allocation, no synchronisation. */
 #include "cuda/kernel.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -309,12 +310,23 @@ static bool begins_early(const struct gpu *gpu)
     return gpu->capability >= 90 && gpu->driver.version >= 12030;
 }
 
+/* A Hopper kernel that is apart waits at its end for the launches before it, so that those after it need only wait for it. Other
+ * kernels, and those that may end at once, wait at their beginning in any case. */
+static void set_apart(const struct plan *plan, const struct prepared *p, bool apart)
+{
+    const struct variant *v = &p->compiled->variant;
+    int32_t flag = apart && is_hopper(v->mainloop) && !plan->graph->conditional;
+    int geometry = parameter_layout(plan->graph, v->map_count).geometry;
+    memcpy(p->bytes + geometry + offsetof(struct geometry, apart), &flag, sizeof flag);
+}
+
 coda_status launch_start(const struct gpu *gpu, const struct plan *plan, const struct prepared *p, void *stream,
-                         coda_error *error)
+                         bool apart, coda_error *error)
 {
     struct launch_configuration configuration = p->configuration;
     struct launch_attribute attribute[2];
     void *arguments[1] = {p->bytes};
+    set_apart(plan, p, apart);
     configuration.stream = stream;
     configuration.attributes = attribute;
     if (p->compiled->variant.cluster > 1)
@@ -337,7 +349,7 @@ static coda_status launch_anew(const struct gpu *gpu, struct cuda_kernel *k, con
     struct prepared *p = entry ? entry : &own;
     coda_status status = prepare_launch(gpu, k, launch, p, error);
     if (status == CODA_OK)
-        status = launch_start(gpu, &k->plan, p, launch->stream, error);
+        status = launch_start(gpu, &k->plan, p, launch->stream, launch->apart, error);
     recent_keep(&k->recent, entry, launch, generation, status == CODA_OK);
     return status;
 }
@@ -359,7 +371,7 @@ static coda_status launch_variant(const struct gpu *gpu, struct cuda_kernel *k, 
     struct prepared *entry = recent_find(&k->recent, launch, generation);
     if (!entry)
         return launch_anew(gpu, k, launch, generation, error);
-    coda_status status = launch_start(gpu, &k->plan, entry, launch->stream, error);
+    coda_status status = launch_start(gpu, &k->plan, entry, launch->stream, launch->apart, error);
     recent_give_back(entry);
     return status;
 }

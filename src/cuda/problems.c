@@ -148,7 +148,7 @@ static coda_status join_anew(const struct gpu *gpu, struct cuda_kernel *k, const
     struct prepared *p = entry ? entry : &own;
     coda_status status = prepare_joined(gpu, k, launch, count, problem, order, p, error);
     if (status == CODA_OK)
-        status = launch_start(gpu, &k->plan, p, launch->stream, error);
+        status = launch_start(gpu, &k->plan, p, launch->stream, launch->apart, error);
     recent_keep(&k->recent_joined, entry, all, generation, status == CODA_OK);
     return status;
 }
@@ -169,7 +169,7 @@ static coda_status launch_joined(const struct gpu *gpu, struct cuda_kernel *k, c
     struct prepared *entry = recent_find(&k->recent_joined, &all, generation);
     if (!entry)
         return join_anew(gpu, k, launch, count, &all, generation, error);
-    coda_status status = launch_start(gpu, &k->plan, entry, launch->stream, error);
+    coda_status status = launch_start(gpu, &k->plan, entry, launch->stream, launch->apart, error);
     recent_give_back(entry);
     return status;
 }

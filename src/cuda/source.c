@@ -108,7 +108,8 @@ static void write_parameters(const struct plan *plan, const struct variant *v, s
     text_add(out, " */\n    int size[%d]; /*", at_least_one(graph->axis_count));
     for (int i = 0; i < graph->axis_count; i++)
         text_add(out, " %d %s", i, graph->axis[i].name);
-    text_add(out, " */\n    int row_tiles, column_tiles, group, columns_per_block, chunks, all_wide, whole;\n};\n\n");
+    text_add(out,
+             " */\n    int row_tiles, column_tiles, group, columns_per_block, chunks, all_wide, whole, apart;\n};\n\n");
 }
 
 /* ---------------------------------------------------------------- the text */

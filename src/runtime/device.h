@@ -32,6 +32,7 @@ struct launch {
     const coda_tensor *operand; /* strides filled in */
     const double *parameter;
     void *stream;
+    bool apart; /* it may run before those before it are over: see kernel_launch */
 };
 
 enum { MAX_SETS = 8 }; /* of operands that a device is given at once */
@@ -93,6 +94,14 @@ coda_status host_copy(coda_device *device, void *to, const void *from, size_t by
 coda_status host_synchronize(coda_device *device, void *stream, coda_error *error);
 /* Has the program no condition, or one that holds? */
 bool host_wants_launch(const struct graph *graph, const struct launch *launch);
+
+/* coda_kernel_launch and coda_kernel_launch_sets (runtime/kernel.c). apart: take the launches on the stream from the latest one
+ * that was not apart up to this one. All are made by these functions, one after the other with nothing between them on the
+ * stream, and none of them writes what this one touches or touches what this one writes. */
+coda_status kernel_launch(coda_kernel *kernel, const coda_tensor *operands, int count, const double *parameters,
+                          void *stream, bool apart, coda_error *error);
+coda_status kernel_launch_sets(coda_kernel *kernel, const coda_tensor *operands, int count, int sets,
+                               const double *parameters, void *stream, bool apart, coda_error *error);
 
 /* Sets *error (may be NULL) and returns `status` (runtime/error.c). */
 coda_status fail(coda_error *error, coda_status status, const char *format, ...) __attribute__((format(printf, 3, 4)));

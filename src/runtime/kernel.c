@@ -129,8 +129,8 @@ static const double *parameters_of(const struct graph *graph, const double *give
     return given ? given : defaults;
 }
 
-coda_status coda_kernel_launch(coda_kernel *kernel, const coda_tensor *operands, int count, const double *parameters,
-                               void *stream, coda_error *error)
+coda_status kernel_launch(coda_kernel *kernel, const coda_tensor *operands, int count, const double *parameters,
+                          void *stream, bool apart, coda_error *error)
 {
     struct set set;
     double defaults[MAX_OPERANDS];
@@ -140,11 +140,18 @@ coda_status coda_kernel_launch(coda_kernel *kernel, const coda_tensor *operands,
     struct launch launch = {.size = set.sizes,
                             .operand = set.operand,
                             .parameter = parameters_of(kernel->graph, parameters, defaults),
-                            .stream = stream};
+                            .stream = stream,
+                            .apart = apart};
     status = kernel->device->operations->launch(kernel, &launch, error);
     if (status == CODA_OK)
         count_bytes(kernel, set.operand);
     return status;
+}
+
+coda_status coda_kernel_launch(coda_kernel *kernel, const coda_tensor *operands, int count, const double *parameters,
+                               void *stream, coda_error *error)
+{
+    return kernel_launch(kernel, operands, count, parameters, stream, false, error);
 }
 
 /* ---------------------------------------------------------------- sets */
@@ -190,8 +197,8 @@ static coda_status launch_sets(coda_kernel *kernel, const struct launch *launch,
     return status;
 }
 
-coda_status coda_kernel_launch_sets(coda_kernel *kernel, const coda_tensor *operands, int count, int sets,
-                                    const double *parameters, void *stream, coda_error *error)
+coda_status kernel_launch_sets(coda_kernel *kernel, const coda_tensor *operands, int count, int sets,
+                               const double *parameters, void *stream, bool apart, coda_error *error)
 {
     struct set set[MAX_SETS];
     struct launch launch[MAX_SETS];
@@ -208,7 +215,7 @@ coda_status coda_kernel_launch_sets(coda_kernel *kernel, const coda_tensor *oper
         for (int i = 0; i < together && status == CODA_OK; i++) {
             if (sets > MAX_SETS)
                 status = take_set_of(kernel, operands, count, first + i, &set[i], error);
-            launch[i] = (struct launch){set[i].sizes, set[i].operand, parameter, stream};
+            launch[i] = (struct launch){set[i].sizes, set[i].operand, parameter, stream, apart && sets <= MAX_SETS};
         }
         if (status == CODA_OK)
             status = launch_sets(kernel, launch, together, error);
@@ -216,6 +223,12 @@ coda_status coda_kernel_launch_sets(coda_kernel *kernel, const coda_tensor *oper
             count_bytes(kernel, set[i].operand);
     }
     return status;
+}
+
+coda_status coda_kernel_launch_sets(coda_kernel *kernel, const coda_tensor *operands, int count, int sets,
+                                    const double *parameters, void *stream, coda_error *error)
+{
+    return kernel_launch_sets(kernel, operands, count, sets, parameters, stream, false, error);
 }
 
 double coda_kernel_bytes_moved(const coda_kernel *kernel)

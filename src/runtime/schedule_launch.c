@@ -3,7 +3,19 @@
 
 #include <string.h>
 
+enum { MAX_PENDING = 64 };
+
+/* Memory of the launches from the latest one on that was not apart: they may still run when the next one begins. */
+struct pending {
+    int count; /* 0: it is not known what else may run */
+    struct range {
+        const char *first, *end;
+        bool written;
+    } range[MAX_PENDING];
+};
+
 struct running {
+    struct pending *pending;
     const coda_schedule *schedule;
     const coda_tensor *operand;
     const int64_t *sizes;
@@ -51,6 +63,36 @@ static coda_kernel *kernel_of(const struct running *r, int step, int64_t first)
     return writes ? kernel->writes : kernel->kernel;
 }
 
+static struct range range_of(const coda_tensor *t, coda_role role)
+{
+    int64_t stride = t->stride ? t->stride : t->shape[1], rows = t->shape[0], columns = t->rank == 2 ? t->shape[1] : 1;
+    size_t bytes = (size_t)(t->rank == 2 ? (rows - 1) * stride + columns : rows) * coda_dtype_size(t->dtype);
+    return (struct range){t->data, (const char *)t->data + bytes, role != CODA_IN};
+}
+
+/* Is a launch on these operands (sets of `count`) apart from all that may still run? Remembers them. */
+static bool is_apart(struct pending *pending, const struct graph *graph, const coda_tensor *tensor, int count, int sets)
+{
+    struct range range[MAX_PENDING];
+    int all = count * sets, before = pending->count;
+    if (all > MAX_PENDING) {
+        pending->count = 0;
+        return false;
+    }
+    bool apart = before > 0 && before + all <= MAX_PENDING;
+    for (int i = 0; i < all; i++) {
+        range[i] = range_of(&tensor[i], graph->operand[i % count].role);
+        for (int k = 0; k < before && apart; k++) {
+            const struct range *r = &pending->range[k];
+            apart = !((r->written || range[i].written) && range[i].first < r->end && r->first < range[i].end);
+        }
+    }
+    pending->count = apart ? before : 0;
+    memcpy(pending->range + pending->count, range, (size_t)all * sizeof *range);
+    pending->count += all;
+    return apart;
+}
+
 static coda_status launch_program(const struct running *r, int index, int64_t first, int64_t count, coda_error *error)
 {
     const struct plan_step *step = &r->schedule->plan.step[index];
@@ -64,7 +106,8 @@ static coda_status launch_program(const struct running *r, int index, int64_t fi
     }
     for (int i = 0; i < kernel->program.graph->parameter_count; i++)
         parameter[i] = r->parameter[kernel->parameter[i]];
-    return coda_kernel_launch(kernel_of(r, index, first), tensor, step->count, parameter, r->stream, error);
+    bool apart = is_apart(r->pending, kernel->program.graph, tensor, step->count, 1);
+    return kernel_launch(kernel_of(r, index, first), tensor, step->count, parameter, r->stream, apart, error);
 }
 
 /* The runs [M/64, N] as rows of the vector's length: a repeated vector has several in each run. */
@@ -75,7 +118,9 @@ static coda_status launch_sum(const struct running *r, int index, coda_error *er
     int64_t elements = tensor[0].shape[0] * tensor[0].shape[1], columns = tensor[1].shape[0];
     tensor[0].shape[0] = elements / columns;
     tensor[0].shape[1] = tensor[0].stride = columns;
-    return coda_kernel_launch(kernel_of(r, index, 0), tensor, 2, NULL, r->stream, error);
+    coda_kernel *kernel = kernel_of(r, index, 0);
+    bool apart = is_apart(r->pending, kernel->graph, tensor, 2, 1);
+    return kernel_launch(kernel, tensor, 2, NULL, r->stream, apart, error);
 }
 
 /* Is the one result that the step gives not wanted? */
@@ -111,7 +156,9 @@ static coda_status launch_list(const struct running *r, int phases, int first, i
             tensor[3 * count + o] = whole_tensor(r, step->value[o]);
         count++;
     }
-    return count ? coda_kernel_launch_sets(kernel_of(r, first, 0), tensor, 3, count, NULL, r->stream, error) : CODA_OK;
+    coda_kernel *kernel = kernel_of(r, first, 0);
+    bool apart = count && is_apart(r->pending, kernel->graph, tensor, 3, count);
+    return count ? kernel_launch_sets(kernel, tensor, 3, count, NULL, r->stream, apart, error) : CODA_OK;
 }
 
 static coda_status launch_steps(const struct running *r, int phases, coda_error *error)
@@ -163,7 +210,9 @@ coda_status coda_schedule_launch(const coda_schedule *schedule, int phases, cons
         return status;
     for (int i = 0; i < block->parameter_count; i++)
         defaults[i] = block->parameter[i].default_value;
-    const struct running running = {.schedule = schedule,
+    struct pending pending = {0};
+    const struct running running = {.pending = &pending,
+                                    .schedule = schedule,
                                     .operand = operand,
                                     .sizes = sizes,
                                     .layout = &layout,

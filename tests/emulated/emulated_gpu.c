@@ -64,10 +64,10 @@ static int compile(void *program, int options, const char *const *option)
     FILE *file = fopen(command, "w");
     if (!file || fputs(kernel->source, file) < 0 || fclose(file) != 0)
         return 1;
-    snprintf(
-        command, sizeof command,
-        "c++ -E -P -x c++ -D__CUDA_ARCH__=900 %s.cu | python3 %s/translate.py >%s.cpp && c++ %s -I%s %s.cpp -o %s.so && mv %s.so %s.so",
-        own, CODA_EMULATED, own, flags, CODA_EMULATED, own, own, own, kernel->path);
+    snprintf(command, sizeof command,
+             "c++ -E -P -x c++ -D__CUDA_ARCH__=900 %s.cu | python3 %s/translate.py >%s.cpp && c++ %s -I%s %s.cpp -o "
+             "%s.so && mv %s.so %s.so",
+             own, CODA_EMULATED, own, flags, CODA_EMULATED, own, own, own, kernel->path);
     return system(command) == 0 ? 0 : 6; /* NVRTC_ERROR_COMPILATION */
 }
 
@@ -106,30 +106,85 @@ static int load(driver_module *module, const void *image)
     return *module ? 0 : 200;
 }
 
+static int run_held(void);
 static int unload(driver_module module)
 {
+    run_held();
     return dlclose(module);
 }
 
+/* What a translated kernel exports. */
+struct entry {
+    int (*run)(const void *, unsigned, unsigned, unsigned, unsigned);
+    bool (*is_apart)(const void *);
+    size_t parameter_bytes;
+};
+
 static int find(driver_function *function, driver_module module, const char *name)
 {
-    *function = dlsym(module, "emulated_run");
+    *function = dlsym(module, "emulated_entry");
     return *function && dlsym(module, name) ? 0 : 500;
 }
 
-static int launch(const struct launch_configuration *c, driver_function function, void **parameters, void **extra)
+static int run(const struct launch_configuration *c, driver_function function, const void *parameters)
 {
-    union {
-        driver_function object;
-        int (*run)(const void *, unsigned, unsigned, unsigned, unsigned);
-    } entry = {.object = function};
-    (void)extra;
+    const struct entry *entry = (const struct entry *)(const void *)function;
     unsigned cluster = 1;
     for (unsigned i = 0; i < c->attribute_count; i++)
         if (c->attributes[i].id == LAUNCH_CLUSTER)
             cluster = c->attributes[i].value.cluster.x;
-    int stuck = entry.run(parameters[0], c->grid_x, c->grid_y, c->block_x, cluster);
+    int stuck = entry->run(parameters, c->grid_x, c->grid_y, c->block_x, cluster);
     return stuck ? 702 : 0; /* CUDA_ERROR_LAUNCH_TIMEOUT */
+}
+
+/* The latest launch that is not apart from those before it: it runs as late as it may, after those that are apart from it. */
+static struct {
+    struct launch_configuration configuration;
+    struct launch_attribute attribute[2];
+    driver_function function; /* NULL: there is none */
+    _Alignas(64) unsigned char parameters[PARAMETER_BYTES];
+} held;
+
+static int run_held(void)
+{
+    driver_function function = held.function;
+    held.function = NULL;
+    return function ? run(&held.configuration, function, held.parameters) : 0;
+}
+
+static int launch(const struct launch_configuration *c, driver_function function, void **parameters, void **extra)
+{
+    const struct entry *entry = (const struct entry *)(const void *)function;
+    (void)extra;
+    if (entry->is_apart(parameters[0]))
+        return run(c, function, parameters[0]);
+    int result = run_held();
+    held.configuration = *c;
+    memcpy(held.attribute, c->attributes, c->attribute_count * sizeof *c->attributes);
+    held.configuration.attributes = held.attribute;
+    held.function = function;
+    memcpy(held.parameters, parameters[0], entry->parameter_bytes);
+    return result;
+}
+
+static int wait_for(driver_stream stream)
+{
+    (void)stream;
+    return run_held();
+}
+
+static int copy_in(device_pointer to, const void *from, size_t bytes)
+{
+    int result = run_held();
+    memcpy((void *)(uintptr_t)to, from, bytes);
+    return result;
+}
+
+static int copy_out(void *to, device_pointer from, size_t bytes)
+{
+    int result = run_held();
+    memcpy(to, (const void *)(uintptr_t)from, bytes);
+    return result;
 }
 
 coda_device *emulated_open(const char *name)
@@ -150,5 +205,8 @@ coda_device *emulated_open(const char *name)
     gpu->driver.ModuleUnload = unload;
     gpu->driver.ModuleGetFunction = find;
     gpu->driver.LaunchKernelEx = launch;
+    gpu->driver.StreamSynchronize = wait_for;
+    gpu->driver.MemcpyHtoD = copy_in;
+    gpu->driver.MemcpyDtoH = copy_out;
     return device;
 }

@@ -71,8 +71,11 @@ def translate(text):
         at = end + 1
     out.append(text[at:])
     kernel = re.search(r"(\w+)\(const __grid_constant__ (\w+) ", text)
-    return ('#include "emulated.h"\n' + "".join(out) +
-            f"\nstatic void emulated_kernel(const void *p) {{ {kernel.group(1)}(*(const {kernel.group(2)} *)p); }}\n")
+    work = f"*(const {kernel.group(2)} *)p"
+    apart = f"first_problem({work}).apart" if "first_problem" in text else "false"
+    return ('#include "emulated.h"\n' + "".join(out) + f"\nstatic void emulated_kernel(const void *p) {{ {kernel.group(1)}({work}); }}\n"
+            f"static bool emulated_is_apart(const void *p) {{ return {apart}; }}\n"
+            f'extern "C" entry emulated_entry;\nentry emulated_entry = {{emulated_run, emulated_is_apart, sizeof(const {kernel.group(2)})}};\n')
 
 
 if __name__ == "__main__":

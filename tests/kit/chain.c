@@ -263,7 +263,7 @@ bool chain_run(struct chain *chain, char *message, size_t size)
     }
     for (int p = 0; p < graph->parameter_count; p++)
         parameter[p] = graph->parameter[p].default_value;
-    struct launch launch = {chain->size, tensor, parameter, NULL};
+    struct launch launch = {.size = chain->size, .operand = tensor, .parameter = parameter};
     if (status == CODA_OK)
         status = ref_evaluate(graph, &launch, out, &error);
     for (int o = 0; o < graph->operand_count; o++)

@@ -19,7 +19,7 @@ INLINE void await_launches_before(void)
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
-/* The launch after this one may begin: it will wait. */
+/* The launch after this one may begin: those before this one are over, or this one has nothing to do with them. */
 INLINE void let_next_begin(void)
 {
 #if __CUDA_ARCH__ >= 900

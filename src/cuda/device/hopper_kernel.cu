@@ -46,7 +46,8 @@ extern "C" __global__ void __launch_bounds__(384, 1) KERNEL(const __grid_constan
 #if CLUSTER > 1
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 #endif
-    await_launches_before();
+    if (!first_problem(W).apart)
+        await_launches_before();
     let_next_begin();
     RETURN_UNLESS_WANTED(first_problem(W))
     const int warpgroup = __shfl_sync(ALL_LANES, threadIdx.x >> 7, 0); /* so that the compiler knows it as uniform */
@@ -72,4 +73,6 @@ extern "C" __global__ void __launch_bounds__(384, 1) KERNEL(const __grid_constan
 #if CLUSTER > 1
     asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 #endif
+    if (first_problem(W).apart) /* this launch may not end before those before it */
+        await_launches_before();
 }
