@@ -6,7 +6,8 @@ process, one GPU, interleaved.
 Sections: host (cost of a call), operators, layer (from attention's output to the next query, key and value), head (linear and
 cross-entropy, with peak memory), step (a training step of a Llama of 1.2 billion parameters). Every peer computes the same
 mathematics on the same random bf16 tensors (torch_peers.py says how); its error is that of its results against the same in f32.
-Before each run the L2 cache is overwritten; times are medians of CUDA events, in milliseconds. A peer that cannot run is
+Before each run a GiB is overwritten, so that L2 holds nothing of it and the host is ahead of the GPU, as in training; times are
+medians of CUDA events, in milliseconds. A peer that cannot run is
 reported with its reason.
 """
 
@@ -48,7 +49,7 @@ def coda_layer(*tensors, recompute=False):
 class Bench:
     def __init__(self, options):
         self.options, self.rows, self.device = options, [], torch.device("cuda")
-        self.flush_memory = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
+        self.flush_memory = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
         self.out = open(options.out, "a") if options.out else None
 
     def report(self, **row):
