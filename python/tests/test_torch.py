@@ -5,6 +5,7 @@ import torch
 import torch._dynamo.testing
 import torch.nn.functional as F
 from kit import compare
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils.checkpoint import checkpoint
 
 import coda.torch as C
@@ -165,6 +166,32 @@ def test_a_second_derivative_is_refused(device):
     (g,) = torch.autograd.grad(C.linear(x, w).square().sum(), x, create_graph=True)
     with pytest.raises(NotImplementedError, match="second derivative"):
         g.sum().backward()
+
+
+def test_a_call_that_was_seen_before_sees_what_changed(device):
+    x, w = torch.randn(8, 8, device=device), torch.nn.Parameter(torch.randn(8, 8, device=device))
+    for _ in range(3):
+        expected = C.linear(x, w)
+    torch.testing.assert_close(C.linear(x, x), x @ x.T)
+    with torch.autocast(device.type, torch.bfloat16):
+        assert C.linear(x, w).dtype is torch.bfloat16
+    with torch.inference_mode():
+        assert torch.equal(C.linear(x, w), expected)
+    with torch.no_grad():
+        assert not C.linear(x, w).requires_grad
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        assert isinstance(C.linear(x, w), FakeTensor)
+    assert C.linear(x.double().float(), w).requires_grad and torch.equal(C.linear(x, w), expected)
+    w.requires_grad_(False)
+    assert not C.linear(x, w).requires_grad
+    w.data = w.data.T
+    torch.testing.assert_close(C.linear(x, w), x @ w.T)
+    w.data = w.data[:, :4]
+    with pytest.raises(ValueError, match="shape"):
+        C.linear(x, w)
+    w.data = torch.randn(8, 8, device=device, dtype=torch.float64)
+    with pytest.raises(TypeError, match="float64"):
+        C.linear(x, w)
 
 
 def test_no_grad_keeps_nothing(device):

@@ -21,6 +21,8 @@ _lock = threading.RLock()
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _modes = torch._C._len_torch_dispatch_stack
 _transforms = torch._C._functorch.peek_interpreter_stack
+# No public class, so only of versions that were tried.
+_TENSOR_GUARDS = torch._C._dynamo.guards.TensorGuards if torch.__version__.split(".")[:2] in (["2", "11"], ["2", "13"]) else None
 
 
 def _direct(tensors):
@@ -244,19 +246,25 @@ class Operator:
         signature = "".join(f"{t}.__class__, {t}.dtype, {t}.get_device(), {t}.requires_grad, {t}.shape, {t}.stride(), "
                             for t in tensors)
         source = f"""def quick({arguments}):
-    if compiling() or modes() or transforms() is not None or autocast(): return None
-    try:
-        ready = find(({signature}))
-    except AttributeError:
-        return None
-    if ready is None or (ready.cpu is not None and ready.cpu != cpu_name()): return None
+    if compiling() or modes(): return None
+    guard, ready = recent[0]
+    if not guard({", ".join(tensors)}):
+        if transforms() is not None or autocast(): return None
+        try:
+            ready = find(({signature}))
+        except AttributeError:
+            return None
+        if ready is None: return None
+        recent[0] = ready.guard or guard_of(ready, {", ".join(tensors)}), ready
+    if ready.cpu is not None and ready.cpu != cpu_name(): return None
     if ready.wanted and grad_enabled(): return apply(ready, {arguments})
     results = ready.plain(ready.plain_plan, {arguments})
     return {self._result()}
 """
         return _compiled(f"{self.name} quick", source, "quick", compiling=torch.compiler.is_compiling, modes=_modes,
                          transforms=_transforms, autocast=torch._C._is_any_autocast_enabled, find=self._seen.get,
-                         cpu_name=cpu_name, grad_enabled=torch.is_grad_enabled, apply=self._apply)
+                         cpu_name=cpu_name, grad_enabled=torch.is_grad_enabled, apply=self._apply, guard_of=_guard_of,
+                         recent=[(_never, None)])
 
     def _ready(self, tensors):
         """The plans for arguments of these types, shapes and strides."""
@@ -278,15 +286,29 @@ class Operator:
         return ready
 
 
+def _never(*tensors):
+    return False
+
+
+def _guard_of(ready, *tensors):
+    """A function of tensors: have they the types, shapes and strides of these, outside of autocast, modes and transforms? It is
+    torch.compile's own test, in a third of the time that looking them up takes."""
+    ready.guard = _never
+    if _TENSOR_GUARDS and not torch.is_inference_mode_enabled():
+        ready.guard = _TENSOR_GUARDS(*tensors, dynamic_dims_sizes=[list(t.shape) for t in tensors],
+                                     dynamic_dims_strides=[list(t.stride()) for t in tensors]).check
+    return ready.guard
+
+
 class Ready:
     """What a call comes to for arguments of given types, shapes and strides."""
 
     __slots__ = ("variant", "wanted", "shapes", "derived", "saved_of", "cpu", "columns", "plain", "plain_plan", "keep",
-                 "keep_plan")
+                 "keep_plan", "guard")
 
     def __init__(self, variant, needs, tensors):
         self.wanted = sum(1 << i for i, need in enumerate(needs[:len(variant.inputs)]) if need)
-        self.variant, self.columns, self.shapes = variant, None, [t.shape for t in tensors]
+        self.variant, self.columns, self.shapes, self.guard = variant, None, [t.shape for t in tensors], None
         if self.wanted and not variant.operator.derived.why_not:
             self.derived = variant.backward(self.wanted)
             self.saved_of = self.derived.saved_of
