@@ -209,7 +209,7 @@ def paper():
         return [x, y, wo, leaf(torch.stack([wg, wu], 1).flatten(0, 1)), wd, leaf(rows(wq, wk, wv)), g0, g1]
 
     def arrive(gradients):
-        return [gradients[0].clone(), columns(*gradients[1:])]  # it adds to the first in place
+        return [gradients[0], columns(*gradients[1:])]
 
     def leave(results, gradients):
         x, qkv = results

@@ -142,7 +142,7 @@ class Bench:
         for name, peer in peers.items():
             started = time.perf_counter()
             try:
-                own, given = peer.enter(leaves), peer.arrive(arriving)
+                own, given = peer.enter(leaves), [g.clone() for g in peer.arrive(arriving)]  # Liger's rotation overwrites them
                 run = lambda peer=peer, own=own: as_tuple(peer.run(*own, *peer.extra))  # noqa: E731
 
                 def backward(run=run, own=own, given=given):

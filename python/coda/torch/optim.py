@@ -10,7 +10,8 @@ from ._launch import CODA_DTYPE, device_key
 from ._operator import COMPUTE_DTYPES
 from ._sequence import Sequence
 
-# Computed in f32, each result rounded once. The outs are the memory of their ins.
+# Computed in f32, each result rounded once. The outs are the memory of their ins. A square root and a quotient that round
+# right would be half of the instructions: x rsqrt(x) and rsqrt(x)^2 = 1 / x are off by some 1e-7.
 _TEXT = """
 program adamw_step {
     in  gradient, w, m, v : bf16[M, N]
@@ -26,7 +27,9 @@ program adamw_step {
     square = b2 * v + a2 * gradient * gradient
     out new_m : bf16[M, N] = average
     out new_v : bf16[M, N] = square
-    out new_w : bf16[M, N] = keep * w - rate * average / (sqrt(square) * scale + eps)
+    root = square * rsqrt(square + 1e-37)
+    r = rsqrt(root * scale + eps)
+    out new_w : bf16[M, N] = keep * w - rate * average * r * r
 }
 """
 
