@@ -17,6 +17,7 @@ import functools
 import json
 import random
 import statistics
+import sys
 import time
 
 import torch
@@ -347,9 +348,9 @@ def training_step(peer, config, ids, engine=lambda model: model):
     torch.manual_seed(0)
     with ids.device:
         model = transformers.LlamaForCausalLM(config).bfloat16().train()
-    if peer == "liger":
-        from liger_kernel.transformers import apply_liger_kernel_to_llama
-        apply_liger_kernel_to_llama(model=model)
+    module = vars(sys.modules[type(model).__module__])
+    functions = liger_functions(model, module) if peer == "liger" else {}
+    theirs = {name: module[name] for name in functions}
     if peer == "compiled parts":  # so that transformers' masks stay what they are in eager code, and attention with them
         for part in (*model.model.layers, model.model.norm):
             part.compile(dynamic=False)
@@ -363,12 +364,24 @@ def training_step(peer, config, ids, engine=lambda model: model):
         optimizer = torch.optim.AdamW(run.parameters(), lr=1e-4, fused=True)
 
     def step():
+        module.update(functions)
         loss = run(input_ids=ids, labels=ids).loss
         loss.backward()
+        module.update(theirs)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         return loss.detach()
     return step
+
+
+def liger_functions(model, module):
+    """Patches the model; what Liger changed of its module, which other peers use too, is put back and returned."""
+    from liger_kernel.transformers import apply_liger_kernel_to_llama
+    before = dict(module)
+    apply_liger_kernel_to_llama(model=model)
+    changed = {name: module[name] for name, value in before.items() if module[name] is not value}
+    module.update({name: before[name] for name in changed})
+    return changed
 
 
 # ---------------------------------------------------------------- picture
