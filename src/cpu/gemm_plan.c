@@ -83,8 +83,8 @@ void cpu_gemm_measure(struct cpu_kernel *k, const struct cpu_state *state, int64
     struct gemm_plan *gemm = &k->gemm;
     const struct microkernel *micro = gemm->microkernel;
     const int64_t element = (int64_t)coda_dtype_size(micro->packed);
-    /* a right panel takes half of the first cache */
-    int64_t depth = micro->best_depth ? micro->best_depth : state->machine.level1 / 2 / (micro->columns * element);
+    /* a right panel is as large as the first cache: what passes beside it costs less than more blocks would */
+    int64_t depth = micro->best_depth ? micro->best_depth : state->machine.level1 / (micro->columns * element);
     gemm->depth_multiple = round_up(8, micro->depth);
     depth = depth < 64 ? 64 : depth > 1024 ? 1024 : depth;
     gemm->depth = round_up(depth, gemm->depth_multiple);

@@ -34,6 +34,7 @@ static void multiply_panels(int64_t depth, const void *left, const void *right, 
 {
     const float *a = left, *b = right;
     const char *line = next;
+    const float *below = c + MICRO_ROWS * stride, *end = below + MICRO_ROWS * stride;
     lanes sum[MICRO_ROWS][MICRO_VECTORS];
 #pragma GCC unroll 16
     for (int i = 0; i < MICRO_ROWS; i++)
@@ -44,6 +45,9 @@ static void multiply_panels(int64_t depth, const void *left, const void *right, 
         for (int i = 0; i < FETCHED; i += 64)
             __builtin_prefetch(line + i, 0, 2);
         line += FETCHED;
+        for (int v = 0; below < end && v < MICRO_VECTORS; v++) /* the sums that come next */
+            __builtin_prefetch(below + v * LANES, 1, 3);
+        below += stride;
         multiply_steps(a, b, TURN, sum);
         a += TURN * MICRO_ROWS;
         b += TURN * MICRO_COLUMNS;

@@ -75,7 +75,6 @@ const struct microkernel microkernel_avx512bf16 = {
     .rows = PAIR_ROWS,
     .columns = PAIR_COLUMNS,
     .depth = 2,
-    .best_depth = 512,
     .tile_rows = 96,
     .tile_columns = 1024,
     .packed = CODA_BF16,
