@@ -89,7 +89,8 @@ def operands_of(program, m, n, k):
     a, w, s = make(BF16, m, k), lambda *shape: make(BF16, *shape, scale=k**-0.5), make(F32, m, k // 128)
     s[1][:] = numpy.abs(s[1]) * 16 + 120
     b, f = lambda: out(BF16, m, n), lambda *shape: out(F32, *shape)
-    q, e = n * 2 // 3 // 64 * 64, (n - n * 2 // 3 // 64 * 64) // 2
+    e = n // 6 // 64 * 64
+    q = n - 2 * e
     return {
         "gemm_dgrad": lambda: ([a, w(k, n), b()], {}, 1),
         "gemm": lambda: ([a, w(n, k), b()], {}, 1),
