@@ -26,7 +26,7 @@ static const struct microkernel f32_microkernel = {
     .tile_columns = 1024,
     .packed = CODA_F32,
     .side = {F32_PACKING, F32_PACKING},
-    .run = multiply_panels,
+    .run = multiply_f32,
 };
 
 static const struct microkernel *const microkernels[] = {ISA_MICROKERNELS & f32_microkernel, NULL};

@@ -1,67 +1,21 @@
-/* The f32 microkernel, MICRO_ROWS rows by MICRO_VECTORS vectors of columns, and its packing. */
+/* The f32 microkernel and its packing. */
 #ifndef CODA_CPU_MICROKERNEL_H
 #define CODA_CPU_MICROKERNEL_H
 
 #include "cpu/instruction_set.h"
 #include "cpu/microkernel_packing.h"
 
-enum { MICRO_COLUMNS = MICRO_VECTORS * LANES };
-
-/* After every TURN steps of K a part of the next right panel is fetched, so that all of it is there after 96 rows. */
-enum { TURN = 8, FETCHED = MICRO_COLUMNS * (int)sizeof(float) * TURN * MICRO_ROWS / 96 };
-
-INLINE void multiply_steps(const float *a, const float *b, int steps, lanes sum[MICRO_ROWS][MICRO_VECTORS])
+INLINE lanes multiply_word(const float *word, lanes column, lanes sum)
 {
-#pragma GCC unroll 8
-    for (int k = 0; k < steps; k++) {
-        lanes column[MICRO_VECTORS];
-#pragma GCC unroll 4
-        for (int v = 0; v < MICRO_VECTORS; v++)
-            column[v] = lanes_load(b + k * MICRO_COLUMNS + v * LANES);
-#pragma GCC unroll 16
-        for (int i = 0; i < MICRO_ROWS; i++) {
-            lanes row = lanes_set(a[k * MICRO_ROWS + i]);
-#pragma GCC unroll 4
-            for (int v = 0; v < MICRO_VECTORS; v++)
-                sum[i][v] = lanes_fma(row, column[v], sum[i][v]);
-        }
-    }
+    return lanes_fma(lanes_set(*word), column, sum);
 }
 
-/* The sums start from c, not from zero, so that an element stays one chain over all blocks of K. */
-static void multiply_panels(int64_t depth, const void *left, const void *right, float *c, int64_t stride, bool start,
-                            const void *next)
+#include "cpu/microkernel_product.h"
+
+static void multiply_f32(int64_t depth, const void *left, const void *right, float *c, int64_t stride, bool start,
+                         const void *next)
 {
-    const float *a = left, *b = right;
-    const char *line = next;
-    const float *below = c + MICRO_ROWS * stride, *end = below + MICRO_ROWS * stride;
-    lanes sum[MICRO_ROWS][MICRO_VECTORS];
-#pragma GCC unroll 16
-    for (int i = 0; i < MICRO_ROWS; i++)
-#pragma GCC unroll 4
-        for (int v = 0; v < MICRO_VECTORS; v++)
-            sum[i][v] = start ? (lanes){0} : lanes_load(c + i * stride + v * LANES);
-    for (; depth >= TURN; depth -= TURN) {
-        for (int i = 0; i < FETCHED; i += 64)
-            __builtin_prefetch(line + i, 0, 2);
-        line += FETCHED;
-        for (int v = 0; below < end && v < MICRO_VECTORS; v++) /* the sums that come next */
-            __builtin_prefetch(below + v * LANES, 1, 3);
-        below += stride;
-        multiply_steps(a, b, TURN, sum);
-        a += TURN * MICRO_ROWS;
-        b += TURN * MICRO_COLUMNS;
-    }
-    for (; depth > 0; depth--) {
-        multiply_steps(a, b, 1, sum);
-        a += MICRO_ROWS;
-        b += MICRO_COLUMNS;
-    }
-#pragma GCC unroll 16
-    for (int i = 0; i < MICRO_ROWS; i++)
-#pragma GCC unroll 4
-        for (int v = 0; v < MICRO_VECTORS; v++)
-            lanes_store(c + i * stride + v * LANES, sum[i][v]);
+    multiply_panels(depth, left, right, c, stride, start, next);
 }
 
 /* ---------------------------------------------------------------- packing */
