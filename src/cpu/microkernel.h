@@ -43,8 +43,8 @@ static void multiply_f32(int64_t depth, const void *left, const void *right, flo
     {                                                                                                                  \
         float *to = panel;                                                                                             \
         const char *from = block;                                                                                      \
-        for (int64_t k = 0; k < depth; k += LANES)                                                                     \
-            for (int first = 0; first < width; first += LANES) {                                                       \
+        for (int first = 0; first < width; first += LANES)                                                             \
+            for (int64_t k = 0; k < depth; k += LANES) {                                                               \
                 int count = depth - k < LANES ? (int)(depth - k) : LANES;                                              \
                 lanes row[LANES];                                                                                      \
                 if ((size) == sizeof(float) && count == LANES) {                                                       \

@@ -19,8 +19,8 @@ static void pack_deep_pairs(void *panel, const void *block, int64_t stride, int 
     const int64_t pairs = (depth + 1) / 2;
     float *to = panel;
     const char *from = block;
-    for (int64_t k = 0; k < pairs; k += LANES)
-        for (int first = 0; first < width; first += LANES) {
+    for (int first = 0; first < width; first += LANES) /* more rows at a time are more than the processor foresees */
+        for (int64_t k = 0; k < pairs; k += LANES) {
             int count = pairs - k < LANES ? (int)(pairs - k) : LANES;
             lanes row[LANES];
             if (depth - 2 * k >= 2 * LANES) {
