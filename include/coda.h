@@ -207,8 +207,9 @@ typedef struct coda_rewrite_options {
                             * instead of letting the backward compute them again: as in coda_differentiate. NULL: the
                             * default choice */
     int exponentials; /* with `backward`: 1: logits of a cross-entropy are stored as their exponentials, so that no pass
-                            * makes their gradient, but rows may have to be computed again on a condition (docs/design.md).
-                            * Where the logits go through a soft cap, or are f16, the pass stays */
+                            * makes their gradient. Rows whose log-sum-exp is 45 or more, or -45 or less, are computed again
+                            * on a condition, which takes two products more (docs/design.md). Where the logits go through a
+                            * soft cap, or are f16, the pass stays */
 } coda_rewrite_options;
 
 /* Turns a block into programs in the order to run. `report` (may be NULL) receives a text that says which rule did what on
@@ -324,7 +325,8 @@ CODA_API coda_status coda_kernel_launch(coda_kernel *kernel, const coda_tensor *
 CODA_API coda_status coda_kernel_launch_sets(coda_kernel *kernel, const coda_tensor *operands, int count, int sets,
                                              const double *parameters, void *stream, coda_error *error);
 
-/* Bytes that launches of this kernel moved and could not avoid: operands once each. Sum over launches since creation. */
+/* Bytes that launches of this kernel moved and could not avoid: operands once each; of a program with `when` the condition
+ * alone, as if it never held. Sum over launches since creation. */
 CODA_API double coda_kernel_bytes_moved(const coda_kernel *kernel);
 
 /* The source that the kernel was generated as (CUDA C text; for the CPU a listing of its steps). Valid while the kernel is. */
@@ -423,7 +425,7 @@ typedef struct coda_schedule_options {
     int join;  /* gradients of weights as sets of one launch (coda_kernel_launch_sets), where that needs no more
                          * memory: 0: those whose sizes are given, where the device gains by it; 1: all; -1: none. Not with
                          * wide_axis. The results are the same bits */
-    int exponentials; /* as in coda_rewrite_options: 0: where the device gains by it (CUDA); 1: always; -1: never */
+    int exponentials; /* as in coda_rewrite_options: 0: where the device gains by it (cpu, cuda); 1: always; -1: never */
 } coda_schedule_options;
 
 /* Derives the programs of `block`, compiles them and plans their memory. May compile, tune and allocate.

@@ -39,6 +39,7 @@ static void every_block_gives_the_bits_of_its_programs_however_memory_is_shared(
             const coda_schedule_options options = {.size = sizeof options,
                                                    .backward = 1,
                                                    .allow_passes = 1,
+                                                   .exponentials = -1,
                                                    .together = ways[w].together,
                                                    .keep_saved = ways[w].keep_saved,
                                                    .consumes = ways[w].consumes ? blocks[b].gradients : NULL};

@@ -220,4 +220,5 @@ const struct device_operations cpu_operations = {
     .release_memory = host_release,
     .copy = host_copy,
     .synchronize = host_synchronize,
+    .prefers_exponentials = true,
 };

@@ -90,9 +90,12 @@ void coda_kernel_free(coda_kernel *kernel)
 
 static void count_bytes(coda_kernel *kernel, const coda_tensor *operand)
 {
+    const struct graph *graph = kernel->graph;
     int64_t bytes = 0;
-    for (int i = 0; i < kernel->graph->operand_count; i++) {
-        coda_role role = kernel->graph->operand[i].role;
+    for (int i = 0; i < graph->operand_count; i++) {
+        if (graph->conditional && i != graph->condition)
+            continue; /* mostly that is all that it reads */
+        coda_role role = graph->operand[i].role;
         int64_t columns = role == CODA_PATCH ? 1 : operand[i].shape[1];
         int64_t size = operand[i].shape[0] * columns * (int64_t)coda_dtype_size(operand[i].dtype);
         bytes += role == CODA_ACCUMULATE ? 2 * size : size;

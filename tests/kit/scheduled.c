@@ -273,7 +273,8 @@ void compare(struct running *r, struct block_trial *t, double tolerance, int pha
 
 coda_schedule_options with_backward(void)
 {
-    return (coda_schedule_options){.size = sizeof(coda_schedule_options), .backward = 1, .allow_passes = 1};
+    return (coda_schedule_options){
+        .size = sizeof(coda_schedule_options), .backward = 1, .allow_passes = 1, .exponentials = -1};
 }
 
 coda_tensor *operand(struct running *r, const char *name)
