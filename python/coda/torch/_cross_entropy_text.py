@@ -183,10 +183,12 @@ program input_gradient_and_scaled_rows {
 """
 
 GRADIENTS = """
-# A gradient that was made in the forward, times the one that arrives.
+# A gradient that was made in the forward, times the one that arrives, which is mostly 1.
 program scaled {
     in  G : bf16[M, K]
     in  d : f32
+    in  less_one : f32
+    when less_one
     out H : bf16[M, K] = G * d
 }
 program weight_gradient {
