@@ -68,8 +68,10 @@ static void launches_that_are_apart_may_overtake_those_before(void **state)
         {"llama3", {.save = "y1", .overwrite = 1}, 0, 5},
         {"qwen3", {.join = 1}, 0, 5},
         {"gpt2", {.join = -1}, 0, 5},
-        {"llama3_head", {.join = -1}, 0, 1},
-        {"llama3_head", {.wide_axis = "V", .chunk_rows = 128}, 1, 2},
+        {"llama3_head", {.join = -1, .exponentials = -1}, 0, 1},
+        {"llama3_head", {.wide_axis = "V", .chunk_rows = 128, .exponentials = -1}, 1, 2},
+        {"llama3_head", {.exponentials = 1}, 1, 1},
+        {"llama3_head", {.wide_axis = "V", .chunk_rows = 128, .exponentials = 1}, 1, 1},
     };
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -80,6 +82,7 @@ static void launches_that_are_apart_may_overtake_those_before(void **state)
         options.size = sizeof options, options.backward = options.allow_passes = 1;
         open_trial(&t, "cpu", rows[i].block, CODA_BF16, 300, 1);
         become_late(t.device);
+        options.together = rows[i].together;
         open_running(&r, &t, &options);
         for (int phases = rows[i].together ? 3 : 1; phases <= (rows[i].together ? 3 : 2); phases++) {
             launch(&r, phases);

@@ -79,7 +79,7 @@ static bool is_apart(struct pending *pending, const struct graph *graph, const c
         pending->count = 0;
         return false;
     }
-    bool apart = before > 0 && before + all <= MAX_PENDING;
+    bool apart = before > 0 && before + all <= MAX_PENDING && !graph->conditional; /* it may end at once */
     for (int i = 0; i < all; i++) {
         range[i] = range_of(&tensor[i], graph->operand[i % count].role);
         for (int k = 0; k < before && apart; k++) {
