@@ -143,6 +143,32 @@ def counted(monkeypatch):
     return counts
 
 
+def test_a_training_step_does_not_wait_for_the_gpu(kind, device, monkeypatch):
+    """transformers' check for packed positions does; it is for positions that the caller gives."""
+    plain, patched = pair(kind, device)
+    looked, check = [], transformers.masking_utils.find_packed_sequence_indices
+    monkeypatch.setattr(transformers.masking_utils, "find_packed_sequence_indices",
+                        lambda *arguments: (looked.append(1), check(*arguments))[1])
+    ids = tokens(device)
+    packed = torch.arange(ids.shape[1], device=device).remainder(ids.shape[1] // 2).expand(ids.shape)
+    for model in (plain, patched):
+        model.train().config.use_cache = False
+    outputs = patched(input_ids=ids, labels=ids)
+    assert not looked and outputs[0] is outputs.loss and "cache" not in str(outputs.keys()) and len(outputs) == 1
+    if device.type == "cuda":
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            patched(input_ids=ids, labels=ids).loss.backward()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    torch.testing.assert_close(outputs.loss, plain(input_ids=ids, labels=ids).loss, rtol=1e-4, atol=1e-4)
+    looked.clear()
+    with_positions = patched(input_ids=ids, labels=ids, position_ids=packed).loss
+    assert looked
+    torch.testing.assert_close(with_positions, plain(input_ids=ids, labels=ids, position_ids=packed).loss, rtol=1e-4, atol=1e-4)
+    assert abs(with_positions - outputs.loss) > 1e-4
+
+
 def test_recompute_reaches_every_layer(monkeypatch):
     _, patched = pair("llama")
     C.restore(patched)

@@ -365,6 +365,28 @@ def _norm_forward(self, hidden_states):
 
 # ---------------------------------------------------------------- the loss
 
+@functools.cache
+def _class_that_keeps_nothing():
+    from transformers.cache_utils import DynamicCache
+    if "config" not in inspect.signature(DynamicCache.__init__).parameters:
+        return None
+
+    class KeepsNothing(DynamicCache):
+        def update(self, keys, values, *arguments, **named):
+            return keys, values
+    return KeepsNothing
+
+
+def _keeps_nothing(model, use_cache):
+    """A cache of keys and values that keeps none, for a model that wants none. Without a cache transformers looks whether
+    positions are those of packed sequences, also where nobody gave any: in every step the host would wait for the GPU."""
+    if torch.compiler.is_compiling() or (model.config.use_cache if use_cache is None else use_cache) or \
+            any(getattr(layer, "gradient_checkpointing", False) for layer in model.model.layers):
+        return None
+    made = _class_that_keeps_nothing()
+    return made and made(config=model.config)
+
+
 def _causal_forward(self, input_ids=None, attention_mask=None, position_ids=None, cache=None, inputs_embeds=None,
                     labels=None, use_cache=None, logits_to_keep=0, past_key_values=None, **kwargs):
     """Training with labels: the loss without the logits. Everything else: the model's own code."""
@@ -375,6 +397,8 @@ def _causal_forward(self, input_ids=None, attention_mask=None, position_ids=None
     if not self.training or labels is None or type(head) is not nn.Linear or _hooked(head) or not _plain(head.weight) or \
             head.weight.dtype not in COMPUTE_DTYPES or kwargs.get("return_dict") is False or _unfit_head(self):
         return self._coda_forward(**inputs, labels=labels, logits_to_keep=logits_to_keep, **kwargs)
+    if cache is None and attention_mask is None and position_ids is None:
+        inputs[self._coda_cache] = _keeps_nothing(self, use_cache)
     outputs = self.model(**inputs, **kwargs)
     hidden = outputs.last_hidden_state
     shifted = kwargs.get("shift_labels")
@@ -387,5 +411,5 @@ def _causal_forward(self, input_ids=None, attention_mask=None, position_ids=None
     if items is not None:
         loss = loss / (items.to(loss.device) if torch.is_tensor(items) else items)
     made = sys.modules[_original_class(self).__module__].CausalLMOutputWithPast
-    kept = {self._coda_cache: getattr(outputs, self._coda_cache)}
+    kept = {self._coda_cache: cache if inputs[self._coda_cache] is not cache else getattr(outputs, self._coda_cache)}
     return made(loss=loss, logits=None, hidden_states=outputs.hidden_states, attentions=outputs.attentions, **kept)
