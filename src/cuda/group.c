@@ -99,9 +99,9 @@ static void store_tile(struct emitter *e, struct text *out, int i)
 {
     const char *type = out_type(e, i);
     bool adds = e->graph->operand[i].role == CODA_ACCUMULATE && e->graph->operand[i].dtype == CODA_F32;
-    const char *put = coda_dtype_size(e->graph->operand[i].dtype) == 4 ? "PUT" : "put";
+    const char *put = coda_dtype_size(e->graph->operand[i].dtype) == 4 ? "PUT" : "put"; /* PUT, ADD: lanes exchange */
     text_add(out, "        %s_%sx8(P.t[%d].data + ELEMENT(%d, row, column) * SIZE_%s, o%d, count, WIDE(%d));\n",
-             adds ? "add" : put, type, i, i, type, i, i);
+             adds ? "ADD" : put, type, i, i, type, i, i);
 }
 
 /* The tile that holds the column writes; where no tile does, the first one writes 0. */

@@ -95,6 +95,17 @@ int plan_angle_period(const struct plan *plan)
     return head == 0 ? 0 : head < group ? 1 : head < 1 << 20 ? (int)(head / group) : 0;
 }
 
+bool plan_stores_wide(const struct plan *plan)
+{
+    for (int i = 0; i < plan->graph->operand_count; i++) {
+        const struct operand *operand = &plan->graph->operand[i];
+        if (operand->role != CODA_IN && plan->form->space[operand->node] == SPACE_TILE &&
+            coda_dtype_size(operand->dtype) == 4)
+            return true;
+    }
+    return false;
+}
+
 bool plan_loads_ahead(const struct plan *plan)
 {
     return plan->blocks <= 2;

@@ -106,6 +106,8 @@ int plan_old_value(const struct plan *plan, int operand);        /* likewise */
 int plan_column(const struct plan *plan, int node);              /* index into column[]; -1 */
 const struct reduction *plan_reduction(const struct plan *plan, int node);
 bool is_run_reduction(const struct node *node);
+/* Has a tile an out of 4 bytes an element? */
+bool plan_stores_wide(const struct plan *plan);
 /* Are column vectors and angles loaded a group ahead? Wide groups would hold too many. */
 bool plan_loads_ahead(const struct plan *plan);
 /* Bytes of the tile's inputs that a lane reads for a group of columns (inputs.c). */

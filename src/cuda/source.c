@@ -148,8 +148,8 @@ static void write_definitions(const struct plan *plan, const struct variant *v, 
              v->together, v->resident);
     text_add(out, "#define RUN_COLUMNS %d\n#define GATHERS %d\n#define NARROW %d\n", plan->run_columns,
              plan_gathers(plan), v->narrow);
-    text_add(out, "#define WRITES_ROWS %d\n#define PROBLEMS %d\n", plan->writes_rows,
-             v->problems > 1 ? v->problems : 1);
+    text_add(out, "#define WRITES_ROWS %d\n#define STORES_WIDE %d\n#define PROBLEMS %d\n", plan->writes_rows,
+             plan_stores_wide(plan), v->problems > 1 ? v->problems : 1);
     text_add(out, "#define SPREAD %d\n#define ONE_ANGLE %d\n", v->spread,
              plan_angle_period(plan) == (v->spread ? 2 : 1));
     text_add(out, "#define LEFT_K_MAJOR %d\n#define RIGHT_K_MAJOR %d\n#define FACTOR_F16 %d\n", plan->left_k_major,

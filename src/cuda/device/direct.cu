@@ -13,11 +13,32 @@ INLINE void take_accumulators(Accumulators &acc, const float *d, int c, int quad
     }
 }
 
-INLINE void direct_fetch(const Params &P, const Place &at, int c, Inputs *in, Ahead *ahead, bool vectors)
+template <bool FAST> INLINE void direct_fetch(const Params &P, const Place &at, int c, Inputs *in, Ahead *ahead, bool vectors)
 {
-    coda_fetch<false>(P, at, c, in[c & 1]);
+    coda_fetch<FAST>(P, at, c, in[c & 1]);
     if (vectors)
-        coda_ahead<false>(P, at, c, ahead[c & 1]);
+        coda_ahead<FAST>(P, at, c, ahead[c & 1]);
+}
+
+/* The groups of a tile; inputs of the first have been asked for. FAST: it is inside the matrix. Text for it pays where outs
+ * of 4 bytes an element let lanes exchange halves. */
+template <bool FAST>
+INLINE void run_groups(const Params &P, const Place &at, const float *d, int groups, Inputs *in, Ahead *ahead, State &state)
+{
+    UNROLL for (int c = 0; c < GROUPS; c++)
+    {
+        Accumulators acc;
+        if (NARROW && c >= groups)
+            break;
+        if (c + 1 < groups)
+            direct_fetch<FAST>(P, at, c + 1, in, ahead, !ROTATIONS);
+        if (ROTATIONS) { /* two groups of angles do not fit the registers */
+            coda_ahead<FAST>(P, at, c, ahead[0]);
+            coda_angles<FAST>(P, at, c, ahead[0]);
+        }
+        take_accumulators(acc, d, c, at.quad);
+        coda_group<FAST>(P, at, c, acc, in[c & 1], ahead[ROTATIONS ? 0 : c & 1], state);
+    }
 }
 
 /* All steps of a tile. */
@@ -54,25 +75,15 @@ INLINE void run_consumer(const Work &W, const Block &block, int band, int thread
         Ahead ahead[2];
         if (HAS_VALUES)
             barrier_wait(block.values_full + 8 * buffer, count >> 1 & 1);
-        direct_fetch(P, at, 0, in, ahead, !ROTATIONS);
+        direct_fetch<false>(P, at, 0, in, ahead, !ROTATIONS);
         wgmma_wait(d);
         finish_all(steps, ring, thread);
         State state;
         coda_start(state);
-        UNROLL for (int c = 0; c < GROUPS; c++)
-        {
-            Accumulators acc;
-            if (NARROW && c >= groups)
-                break;
-            if (c + 1 < groups)
-                direct_fetch(P, at, c + 1, in, ahead, !ROTATIONS);
-            if (ROTATIONS) { /* two groups of angles do not fit the registers */
-                coda_ahead<false>(P, at, c, ahead[0]);
-                coda_angles<false>(P, at, c, ahead[0]);
-            }
-            take_accumulators(acc, d, c, at.quad);
-            coda_group<false>(P, at, c, acc, in[c & 1], ahead[ROTATIONS ? 0 : c & 1], state);
-        }
+        if (STORES_WIDE && P.all_wide && tile.m + TILE_ROWS <= ROWS && tile.n + groups * GROUP_COLUMNS <= COLUMNS)
+            run_groups<true>(P, at, d, groups, in, ahead, state);
+        else
+            run_groups<false>(P, at, d, groups, in, ahead, state);
         if (OVER_ROWS > 0) {
             group_sync(2 + band);
             coda_finish(P, at, at.thread, 128);

@@ -118,9 +118,8 @@ ANGLES(f16)
 ANGLES(e4m3)
 ANGLES(e5m2)
 
-/* 32 bytes a lane: by themselves, two accesses of 16 that each touch all the sectors of memory; where lanes follow the
- * rows, those beside each other take both halves of the one's, then of the other's, and exchange. */
-#if ACROSS > 1
+/* 32 bytes a lane: by themselves, two accesses of 16 that each touch all the sectors of memory by half. Lanes beside each
+ * other take both halves of the one's, then of the other's, and exchange. */
 INLINE void exchange_halves(u32 *w, bool odd)
 {
     UNROLL for (int i = 0; i < 4; i++)
@@ -144,13 +143,6 @@ INLINE void store_pairs(char *p, u32 *w)
     store_bytes_16(p, w);
     store_bytes_16(p + 32, w + 4);
 }
-#define PAIRED FAST
-#else
-INLINE void exchange_halves(u32 *, bool) {}
-INLINE void load_pairs(u32 *, const char *) {}
-INLINE void store_pairs(char *, u32 *) {}
-#define PAIRED false
-#endif
 #define PAIRS(type)                                                                                                    \
     INLINE void put_pairs_##type(char *p, const float *v)                                                              \
     {                                                                                                                  \
@@ -160,11 +152,11 @@ INLINE void store_pairs(char *, u32 *) {}
     }
 PAIRS(f32)
 PAIRS(i32)
-/* What was fetched so is exchanged by coda_exchange when it has come. */
-#define FETCH_f32x8(w, p, count, wide) (PAIRED ? load_pairs(w, p) : fetch_f32x8(w, p, count, wide))
-#define FETCH_i32x8(w, p, count, wide) (PAIRED ? load_pairs(w, p) : fetch_i32x8(w, p, count, wide))
-#define PUT_f32x8(p, v, count, wide) (PAIRED ? put_pairs_f32(p, v) : put_f32x8(p, v, count, wide))
-#define PUT_i32x8(p, v, count, wide) (PAIRED ? put_pairs_i32(p, v) : put_i32x8(p, v, count, wide))
+/* What was fetched so is exchanged by coda_exchange when it has come: where lanes follow the rows. */
+#define FETCH_f32x8(w, p, count, wide) (FAST && ACROSS > 1 ? load_pairs(w, p) : fetch_f32x8(w, p, count, wide))
+#define FETCH_i32x8(w, p, count, wide) (FAST && ACROSS > 1 ? load_pairs(w, p) : fetch_i32x8(w, p, count, wide))
+#define PUT_f32x8(p, v, count, wide) (FAST ? put_pairs_f32(p, v) : put_f32x8(p, v, count, wide))
+#define PUT_i32x8(p, v, count, wide) (FAST ? put_pairs_i32(p, v) : put_i32x8(p, v, count, wide))
 
 /* Eight columns of a vector that repeats. */
 #define REPEATS(type)                                                                                                  \
@@ -214,6 +206,20 @@ INLINE void add_f32x8(char *p, const float *v, int count, bool wide)
     add_f32x4(p, v, count, wide);
     add_f32x4(p + 16, v + 4, count - 4, wide);
 }
+
+INLINE void add_pairs(char *p, const float *v)
+{
+    const bool odd = threadIdx.x & 1;
+    float both[8];
+    u32 w[8];
+    pack_f32_4(w, v, 8);
+    exchange_halves(w, odd);
+    UNROLL for (int i = 0; i < 8; i++) both[i] = __uint_as_float(w[i]);
+    p -= odd ? 16 : 0;
+    add_16(p, both);
+    add_16(p + 32, both + 4);
+}
+#define ADD_f32x8(p, v, count, wide) (FAST ? add_pairs(p, v) : add_f32x8(p, v, count, wide))
 
 /* Row values of `rows` rows from `first` on, by so many threads. */
 INLINE void fill_values(const Params &P, float *values, int first, int rows, bool store, int thread, int threads)
