@@ -67,7 +67,7 @@ struct touched {
     bool written;
 };
 int cpu_step_touches(const struct frame *frame, const struct step *step, struct touched touched[MAX_STREAMS]);
-/* Brings the rows of the next block nearer, where no product comes before them. */
+/* Brings the rows of the next block nearer. */
 void cpu_step_fetch_ahead(const struct frame *frame, const struct step *step);
 
 /* Steps (steps.c, steps_memory.c). */

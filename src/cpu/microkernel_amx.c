@@ -1,5 +1,5 @@
-/* Products of bf16 on tile registers: 32 x 32 sums in four tiles, 32 steps of K at a time. clang 14
- * spells the macros without their second underscore. */
+/* Products of bf16 on tile registers: 32 x 32 sums, 32 steps of K at a time. clang 14 spells the macros without their
+ * second underscore. */
 #if (defined(__AMX_TILE__) || defined(__AMXTILE__)) && (defined(__AMX_BF16__) || defined(__AMXBF16__)) &&              \
     defined(__AVX512BW__)
 #define LANES_AVX512
@@ -9,81 +9,40 @@
 
 enum { TILE_ROWS = 32, TILE_COLUMNS = 32, TILE_STEPS = 32 };
 
-/* A half of the operands of one step of K. */
-#define LEFT(tile, half)  TILE_LOAD(tile, a + (half)*16 * 2 * TILE_STEPS, 2 * TILE_STEPS)
-#define RIGHT(tile, half) TILE_LOAD(tile, b + (half)*64, 4 * TILE_COLUMNS)
-#define NEXT_STEP(a, b)   (a += TILE_ROWS * 2 * TILE_STEPS, b += TILE_COLUMNS * 2 * TILE_STEPS)
-
-INLINE void fetch_lines(const char *line)
+/* Sixteen rows by 32 columns: two sums, and one tile for either operand. A tile in use keeps a register from being renamed,
+ * and beside a busy sibling a core has one to spare over eight; unused ones take none (docs/performance.md). */
+INLINE void multiply_rows(int64_t steps, const char *a, const char *b, float *c, int64_t bytes, bool start,
+                          const char *line)
 {
-    for (int i = 0; i < 8; i++)
-        __builtin_prefetch(line + 64 * i, 0, 2);
-}
-
-/* Two steps of K at a time. A tile is loaded for the next step after its last product of this one, and the steps take their
- * products in opposite orders, so that those come first whose tiles were free first: beside a busy sibling a core has no
- * tiles to spare, and loads wait for products. */
-INLINE void multiply_depth(const char *a, const char *b, int64_t steps, const char *line)
-{
-    LEFT(4, 0);
-    RIGHT(6, 0);
-    RIGHT(7, 1);
-    LEFT(5, 1);
-    for (; steps > 1; steps -= 2, line += 512) {
-        TILE_DOT(0, 4, 6);
-        TILE_DOT(1, 4, 7);
-        NEXT_STEP(a, b);
-        LEFT(4, 0);
-        TILE_DOT(3, 5, 7);
-        RIGHT(7, 1);
-        TILE_DOT(2, 5, 6);
-        RIGHT(6, 0);
-        LEFT(5, 1);
-        fetch_lines(line);
-        TILE_DOT(1, 4, 7);
-        TILE_DOT(0, 4, 6);
-        if (steps > 2) {
-            NEXT_STEP(a, b);
-            LEFT(4, 0);
-            TILE_DOT(2, 5, 6);
-            RIGHT(6, 0);
-            TILE_DOT(3, 5, 7);
-            RIGHT(7, 1);
-            LEFT(5, 1);
-        } else {
-            TILE_DOT(2, 5, 6);
-            TILE_DOT(3, 5, 7);
-        }
+    if (start) {
+        TILE_ZERO(0);
+        TILE_ZERO(1);
+    } else {
+        TILE_LOAD(0, c, bytes);
+        TILE_LOAD(1, c + 16, bytes);
     }
-    if (steps > 0) {
-        TILE_DOT(0, 4, 6);
-        TILE_DOT(1, 4, 7);
-        TILE_DOT(2, 5, 6);
-        TILE_DOT(3, 5, 7);
+    for (; steps > 0; steps--, line += 128) {
+        TILE_LOAD(2, a, 2 * TILE_STEPS);
+        TILE_LOAD(3, b, 4 * TILE_COLUMNS);
+        TILE_DOT(0, 2, 3);
+        TILE_LOAD(3, b + 64, 4 * TILE_COLUMNS);
+        TILE_DOT(1, 2, 3);
+        __builtin_prefetch(line, 0, 2);
+        __builtin_prefetch(line + 64, 0, 2);
+        a += TILE_ROWS * 2 * TILE_STEPS;
+        b += TILE_COLUMNS * 2 * TILE_STEPS;
     }
+    TILE_STORE(0, c, bytes);
+    TILE_STORE(1, c + 16, bytes);
 }
 
 static void multiply_tiles(int64_t depth, const void *left, const void *right, float *c, int64_t stride, bool start,
                            const void *next)
 {
-    float *low = c + 16 * stride;
-    const int64_t bytes = stride * (int64_t)sizeof *c;
-    if (start) {
-        TILE_ZERO(0);
-        TILE_ZERO(1);
-        TILE_ZERO(2);
-        TILE_ZERO(3);
-    } else {
-        TILE_LOAD(0, c, bytes);
-        TILE_LOAD(1, c + 16, bytes);
-        TILE_LOAD(2, low, bytes);
-        TILE_LOAD(3, low + 16, bytes);
-    }
-    multiply_depth(left, right, depth / TILE_STEPS, next);
-    TILE_STORE(0, c, bytes);
-    TILE_STORE(1, c + 16, bytes);
-    TILE_STORE(2, low, bytes);
-    TILE_STORE(3, low + 16, bytes);
+    const int64_t steps = depth / TILE_STEPS, bytes = stride * (int64_t)sizeof *c;
+    for (int half = 0; half < 2; half++)
+        multiply_rows(steps, (const char *)left + half * 16 * 2 * TILE_STEPS, right, c + half * 16 * stride, bytes,
+                      start, (const char *)next + half * steps * 128);
 }
 
 /* ---------------------------------------------------------------- packing of the left side: rows of 32 steps */

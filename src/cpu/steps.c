@@ -274,17 +274,19 @@ static void fetch_rows(const char *at, int64_t stride, int rows, int64_t length,
                 __builtin_prefetch(at + line, 0, 2);
 }
 
-/* Rows are too short for the machine to foresee the next. */
+/* Rows are too short for the machine to foresee the next. Behind products only what is read is worth it. */
 void cpu_step_fetch_ahead(const struct frame *f, const struct step *step)
 {
     struct touched touched[MAX_STREAMS];
     int rows = f->rows - f->first - f->count;
-    if (rows <= 0 || f->base[IN_ACCUMULATORS])
+    if (rows <= 0)
         return;
     rows = rows < f->count ? rows : f->count;
     const int operands = cpu_step_touches(f, step, touched);
     for (int i = 0; i < operands; i++) {
         int64_t stride;
+        if (touched[i].written && f->base[IN_ACCUMULATORS])
+            continue;
         const char *at = cpu_operand_memory(f, step, touched[i].operand, &stride) + f->count * stride;
         fetch_rows(at, stride, rows, f->width[step->form] * (int64_t)coda_dtype_size(touched[i].dtype),
                    touched[i].written);
