@@ -3,7 +3,8 @@
  *     gcc -O2 -pthread bench/cpu_peaks.c -o build/cpu_peaks && build/cpu_peaks [threads]
  *
  * fma: multiply-adds of f32 in registers; dpbf16: pairs of bf16 (VDPBF16PS) in registers; amx: tile products in registers;
- * amx+loads: with a tile load before each product, from a working set of 8 and 64 KB a thread. */
+ * amx+loads: with a tile load before each product, from a working set of 8 and 64 KB a thread; 4 tiles: with three loads for
+ * two products and half of the tiles in use. */
 #include "../cli/peak_loops.h"
 
 #include <pthread.h>
@@ -23,17 +24,50 @@ struct loop {
     int supported;
 };
 
+/* Four sums share each pair of loads, with all eight tiles in use; from `size` bytes, 0: without loads. */
+static void eight_tiles(char *memory, int64_t rounds, int64_t size) /* NOLINT(readability-non-const-parameter) */
+{
+    peak_begin_tiles();
+    for (int64_t r = 0; size == 0 && r < rounds; r++) {
+        PEAK_DOT(0, 4, 6);
+        PEAK_DOT(1, 4, 7);
+        PEAK_DOT(2, 5, 6);
+        PEAK_DOT(3, 5, 7);
+    }
+    for (int64_t r = 0, at = 0; size > 0 && r < rounds; r++, at = (at + 4096) % size) {
+        PEAK_LOAD(6, memory + at);
+        PEAK_LOAD(4, memory + at + 1024);
+        PEAK_DOT(0, 4, 6);
+        PEAK_LOAD(7, memory + at + 2048);
+        PEAK_DOT(1, 4, 7);
+        PEAK_LOAD(5, memory + at + 3072);
+        PEAK_DOT(2, 5, 6);
+        PEAK_DOT(3, 5, 7);
+    }
+    peak_end_tiles();
+}
+
 static void tiles_alone(char *memory, int64_t rounds)
 {
-    peak_tiles(memory, rounds, 0);
+    eight_tiles(memory, rounds, 0);
 }
 
 static void tiles_8(char *memory, int64_t rounds)
 {
-    peak_tiles(memory, rounds, 8 << 10);
+    eight_tiles(memory, rounds, 8 << 10);
 }
 
 static void tiles_64(char *memory, int64_t rounds)
+{
+    eight_tiles(memory, rounds, 64 << 10);
+}
+
+static void few_tiles_8(char *memory, int64_t rounds)
+{
+    peak_tiles(memory, rounds, 8 << 10);
+}
+
+static void few_tiles_64(char *memory, int64_t rounds)
 {
     peak_tiles(memory, rounds, 64 << 10);
 }
@@ -68,6 +102,8 @@ int main(int count, char **word)
         {"amx", TILES_FLOPS, tiles_alone, amx},
         {"amx+loads 8 KB", TILES_FLOPS, tiles_8, amx},
         {"amx+loads 64 KB", TILES_FLOPS, tiles_64, amx},
+        {"amx, 4 tiles 8 KB", TILES_FLOPS, few_tiles_8, amx},
+        {"amx, 4 tiles 64 KB", TILES_FLOPS, few_tiles_64, amx},
     };
     if (threads < 1 || threads > MAX_THREADS)
         return 2;
@@ -88,7 +124,7 @@ int main(int count, char **word)
             best = time < best ? time : best;
         }
         if (now->supported)
-            printf("%-16s %d threads %9.1f GFLOP/s\n", now->name, threads, now->flops * ROUNDS * threads / best * 1e-9);
+            printf("%-18s %d threads %9.1f GFLOP/s\n", now->name, threads, now->flops * ROUNDS * threads / best * 1e-9);
     }
     return 0;
 }

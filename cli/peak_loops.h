@@ -63,30 +63,31 @@ __attribute__((target("avx512f,avx512bf16"))) static void pairs_512(char *memory
 #define PEAK_LOAD(tile, at) __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #tile : : "r"(at), "r"(64L) : "memory")
 #define PEAK_DOT(sum, a, b) __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #sum : : : "memory")
 
-/* Four sums share each pair of loads, as in a product; from `size` bytes, 0: without loads. */
-static void peak_tiles(char *memory, int64_t rounds, int64_t size) /* NOLINT(readability-non-const-parameter) */
+static void peak_begin_tiles(void)
 {
     static const unsigned char configuration[64] = {
         [0] = 1,   [16] = 64, [18] = 64, [20] = 64, [22] = 64, [24] = 64, [26] = 64, [28] = 64, [30] = 64,
         [48] = 16, [49] = 16, [50] = 16, [51] = 16, [52] = 16, [53] = 16, [54] = 16, [55] = 16};
     __asm__ volatile("ldtilecfg (%0)" : : "r"(configuration) : "memory");
-    for (int64_t r = 0; size == 0 && r < rounds; r++) {
-        PEAK_DOT(0, 4, 6);
-        PEAK_DOT(1, 4, 7);
-        PEAK_DOT(2, 5, 6);
-        PEAK_DOT(3, 5, 7);
-    }
-    for (int64_t r = 0, at = 0; size > 0 && r < rounds; r++, at = (at + 4096) % size) {
-        PEAK_LOAD(6, memory + at);
-        PEAK_LOAD(4, memory + at + 1024);
-        PEAK_DOT(0, 4, 6);
-        PEAK_LOAD(7, memory + at + 2048);
-        PEAK_DOT(1, 4, 7);
-        PEAK_LOAD(5, memory + at + 3072);
-        PEAK_DOT(2, 5, 6);
-        PEAK_DOT(3, 5, 7);
-    }
+}
+
+static void peak_end_tiles(void)
+{
     __asm__ volatile("tilerelease" : : : "memory");
+}
+
+/* Two sums share a left operand, with four tiles in use, as in our products. */
+static void peak_tiles(char *memory, int64_t rounds, int64_t size) /* NOLINT(readability-non-const-parameter) */
+{
+    peak_begin_tiles();
+    for (int64_t r = 0, at = 0; r < 2 * rounds; r++, at = (at + 4096) % size) {
+        PEAK_LOAD(2, memory + at);
+        PEAK_LOAD(3, memory + at + 1024);
+        PEAK_DOT(0, 2, 3);
+        PEAK_LOAD(3, memory + at + 2048);
+        PEAK_DOT(1, 2, 3);
+    }
+    peak_end_tiles();
 }
 
 #endif
