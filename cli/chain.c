@@ -87,8 +87,9 @@ static coda_status allocate_out(struct chain *chain, const coda_program *program
     void *host = calloc(1, bytes);
     if (!host)
         return no_memory(error);
-    /* What a += starts from is what the fused kernel started from. */
-    for (int i = 0; i < fused->count && operand.role == CODA_ACCUMULATE; i++)
+    /* What a += or a patch starts from is what the fused kernel started from. */
+    bool starts = operand.role == CODA_ACCUMULATE || operand.role == CODA_PATCH;
+    for (int i = 0; i < fused->count && starts; i++)
         if (coda_program_operand(fused->program, i, &own) == CODA_OK && strcmp(own.name, operand.name) == 0)
             status = coda_program_fill(fused->program, i, dims, seed, host, error);
     if (status == CODA_OK)

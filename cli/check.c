@@ -19,7 +19,7 @@ static const char help[] =
 
 static const char *role_name(coda_role role)
 {
-    return role == CODA_IN ? "in" : role == CODA_OUT ? "out" : "out +=";
+    return role == CODA_IN ? "in" : role == CODA_OUT ? "out" : role == CODA_PATCH ? "patch" : "out +=";
 }
 
 static void operand_type(const coda_operand *operand, char *text, size_t size)
@@ -43,6 +43,9 @@ static void print_text(const coda_program *program, const coda_dims *dims, const
             operand_type(&operand, type, sizeof type);
             printf("    %-6s %-6s : %s\n", role_name(operand.role), operand.name, type);
         }
+    if (coda_program_condition(program) >= 0 &&
+        coda_program_operand(program, coda_program_condition(program), &operand) == CODA_OK)
+        printf("    when   %s\n", operand.name);
     for (int i = 0; i < coda_program_parameter_count(program); i++) {
         double value;
         const char *name = coda_program_parameter(program, i, &value);
@@ -86,6 +89,9 @@ static void print_json(const char *file, const coda_program *program, const coda
             json_end(&json);
         }
     json_array_end(&json);
+    if (coda_program_condition(program) >= 0 &&
+        coda_program_operand(program, coda_program_condition(program), &operand) == CODA_OK)
+        json_text(&json, "when", operand.name);
     coda_program_primitives(program, &p);
     json_number(&json, "gemms", p.gemms);
     json_number(&json, "accumulators", p.accumulators);
