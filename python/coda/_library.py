@@ -75,6 +75,7 @@ _FUNCTIONS = {
     "coda_program_text": (c_void_p, [c_void_p]),
     "coda_program_operand_count": (c_int, [c_void_p]),
     "coda_program_operand": (c_int, [c_void_p, c_int, _P(OperandStruct)]),
+    "coda_program_condition": (c_int, [c_void_p]),
     "coda_program_axis_count": (c_int, [c_void_p]),
     "coda_program_axis": (c_int, [c_void_p, c_int, _P(AxisStruct)]),
     "coda_program_parameter_count": (c_int, [c_void_p]),

@@ -99,6 +99,12 @@ class Program:
                                 tuple(o.dim[k].value.decode() for k in range(o.rank))))
         return tuple(made)
 
+    @property
+    def condition(self):
+        """The operand of `when`, by name: a launch does nothing where all of its elements are 0. None: there is none."""
+        index = load().coda_program_condition(self.handle)
+        return None if index < 0 else self.operands[index].name
+
     @functools.cached_property
     def axes(self) -> dict:
         """Axis name to "free", "derived" or "fixed" (needed when a kernel is created)."""

@@ -61,6 +61,17 @@ def test_a_kernel_runs_on_numpy_arrays(device):
     assert "gemm" in repr(kernel) and isinstance(kernel.source, str)
 
 
+def test_a_patch_on_a_condition(cpu):
+    program = coda.Module.parse("program p { in v, m : f32[M]; in t : i32[M]; when m; out X[t] : f32[M, N] = 2 * v }")["p"]
+    assert program.condition == "m" and program.operands[3].role == "patch"
+    kernel, x = cpu.kernel(program), np.ones((3, 4), "f")
+    v, t, none, some = np.arange(3, dtype="f"), np.array([1, -1, 3], "i"), np.zeros(3, "f"), np.array([0, 0, 5], "f")
+    kernel(v=v, m=none, t=t, X=x)
+    assert (x == 1).all()
+    kernel(v=v, m=some, t=t, X=x)
+    assert x.tolist() == [[1, 0, 1, 1], [1, 1, 1, 1], [1, 1, 1, 4]]
+
+
 def test_the_buffer_protocol_and_parameters(cpu):
     program = coda.Module.parse("program scale { in x : f32[N]\n param by = 2\n out y : f32[N] = x * by }")["scale"]
     kernel = cpu.kernel(program)
