@@ -26,10 +26,17 @@ static void multiply_f32(int64_t depth, const void *left, const void *right, flo
     {                                                                                                                  \
         float *to = panel;                                                                                             \
         const char *from = block;                                                                                      \
-        for (int64_t k = 0; k < depth; k++)                                                                            \
+        for (int64_t k = 0; width > LANES && k < depth; k++)                                                           \
             for (int i = 0; i < width; i += LANES)                                                                     \
                 store_step(to + k * width + i, load_##type(from + (k * stride + i) * (size)), width - i,               \
                            k + 1 < depth);                                                                             \
+        for (int64_t k = 0; width <= LANES && k < depth; k += SOME_STEPS) {                                            \
+            const int count = depth - k < SOME_STEPS ? (int)(depth - k) : SOME_STEPS;                                  \
+            lanes step[SOME_STEPS];                                                                                    \
+            for (int j = 0; j < count; j++)                                                                            \
+                step[j] = load_##type(from + (k + j) * stride * (size));                                               \
+            store_steps(to + k * width, step, count, width, k + count < depth);                                        \
+        }                                                                                                              \
     }                                                                                                                  \
     INLINE lanes load_some_##type(const char *from, int count)                                                         \
     {                                                                                                                  \

@@ -15,6 +15,8 @@ INLINE void store_step(float *to, lanes x, int count, bool may_spill)
         store_part(to, x, count);
 }
 
+enum { SOME_STEPS = 4 }; /* as many as store_steps joins */
+
 /* `count` steps one after the other, each narrower than a vector. Four of twelve words are three whole vectors: stores that
  * overlap take much longer. */
 INLINE void store_steps(float *to, const lanes *step, int count, int width, bool may_spill)

@@ -47,7 +47,6 @@ INLINE lanes pair_rows(const char *even, int64_t stride, bool both)
 
 static void pack_wide_pairs(void *panel, const void *block, int64_t stride, int width, int64_t depth)
 {
-    enum { SOME = 4 };
     const int64_t pairs = (depth + 1) / 2;
     float *to = panel;
     const char *from = block;
@@ -55,9 +54,9 @@ static void pack_wide_pairs(void *panel, const void *block, int64_t stride, int 
         for (int i = 0; i < width; i += LANES)
             store_step(to + k * width + i, pair_rows(from + (2 * k * stride + i) * 2, stride, 2 * k + 1 < depth),
                        width - i, k + 1 < pairs);
-    for (int64_t k = 0; width <= LANES && k < pairs; k += SOME) {
-        const int count = pairs - k < SOME ? (int)(pairs - k) : SOME;
-        lanes step[SOME];
+    for (int64_t k = 0; width <= LANES && k < pairs; k += SOME_STEPS) {
+        const int count = pairs - k < SOME_STEPS ? (int)(pairs - k) : SOME_STEPS;
+        lanes step[SOME_STEPS];
         for (int j = 0; j < count; j++)
             step[j] = pair_rows(from + 2 * (k + j) * stride * 2, stride, 2 * (k + j) + 1 < depth);
         store_steps(to + k * width, step, count, width, k + count < pairs);
