@@ -84,7 +84,7 @@ enum { LINE = 64 };
 INLINE void stream_line_f32(char *to, const float *from)
 {
     for (int j = 0; j < 16; j += 8)
-        _mm256_stream_ps((float *)(to + 4 * j), _mm256_loadu_ps(from + j));
+        _mm256_stream_ps((void *)(to + 4 * j), _mm256_loadu_ps(from + j));
 }
 
 INLINE void stream_line_bf16(char *to, const float *from)

@@ -41,7 +41,7 @@ INLINE void multiply_panels(int64_t words, const void *left, const void *right, 
     for (int i = 0; i < MICRO_ROWS; i++)
 #pragma GCC unroll 4
         for (int v = 0; v < MICRO_VECTORS; v++)
-            sum[i][v] = start ? (lanes){0} : lanes_load(c + i * stride + v * LANES);
+            sum[i][v] = start ? lanes_set(0) : lanes_load(c + i * stride + v * LANES);
     for (; words >= TURN; words -= TURN) {
         for (int i = 0; i < FETCHED; i += 64)
             __builtin_prefetch(line + i, 0, 2);
