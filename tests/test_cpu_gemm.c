@@ -393,6 +393,29 @@ static void the_middle_of_a_product_does_not_depend_on_its_edges(void **state)
     }
 }
 
+/* Rows that lie a power of two apart are multiplied from packed copies, others where they are. */
+static void bits_do_not_depend_on_how_far_rows_lie_apart(void **state)
+{
+    enum { M = 50, N = 70, K = 600, FAR = 2048 };
+    (void)state;
+    for (int d = 0; d < devices.count; d++) {
+        struct product near, far;
+        product_create(&near, &layouts[0], CODA_BF16, M, N, K, 0);
+        product_create(&far, &layouts[0], CODA_BF16, M, N, K, FAR - K);
+        for (int o = 0; o < 2; o++)
+            for (int i = 0; i < near.tensor[o].shape[0]; i++)
+                memcpy((uint16_t *)far.tensor[o].data + i * FAR, (uint16_t *)near.tensor[o].data + i * K,
+                       K * sizeof(uint16_t));
+        run(&near, devices.device[d], NULL);
+        run(&far, devices.device[d], NULL);
+        for (int i = 0; i < M; i++)
+            assert_memory_equal((float *)far.tensor[2].data + i * far.tensor[2].stride,
+                                (float *)near.tensor[2].data + i * N, N * sizeof(float));
+        product_free(&near);
+        product_free(&far);
+    }
+}
+
 /* ---------------------------------------------------------------- refusals */
 
 static void an_instruction_set_that_is_not_there_is_refused(void **state)
@@ -451,6 +474,7 @@ int main(void)
         cmocka_unit_test(large_axes_agree_with_double),
         cmocka_unit_test(bits_depend_neither_on_threads_nor_on_the_tile),
         cmocka_unit_test(the_middle_of_a_product_does_not_depend_on_its_edges),
+        cmocka_unit_test(bits_do_not_depend_on_how_far_rows_lie_apart),
         cmocka_unit_test(an_instruction_set_that_is_not_there_is_refused),
         cmocka_unit_test(a_tile_that_is_not_offered_is_refused),
     };

@@ -22,6 +22,8 @@ static int64_t count_of(int64_t size, int64_t part)
 
 struct block_operands {
     const char *left, *right;
+    const char *stored; /* the left rows where they lie, `row` bytes apart; NULL: they are packed */
+    int64_t row;
     int64_t depth, rows, columns;
     float *c;
     bool start;
@@ -53,9 +55,14 @@ static void multiply_block(const struct gemm_run *run, const struct block_operan
             right = (const char *)block->memory->panel;
         }
         const char *next = run->local ? right : right + micro->columns * step;
-        for (int64_t i = 0; i < block->rows; i += micro->rows, next += part)
-            micro->run(depth, block->left + i * step, right, block->c + i * run->stride + j, run->stride, block->start,
-                       next);
+        for (int64_t i = 0; i < block->rows; i += micro->rows, next += part) {
+            float *c = block->c + i * run->stride + j;
+            if (block->stored && i + micro->rows <= block->rows)
+                micro->run_rows(depth, block->stored + i * block->row, block->row, right, c, run->stride, block->start,
+                                next);
+            else
+                micro->run(depth, block->left + i * step, right, c, run->stride, block->start, next);
+        }
     }
 }
 
@@ -71,6 +78,11 @@ static void multiply_strip(const struct gemm_run *run, int64_t row_tile, int64_t
                 continue;
             operands->depth = smaller(run->depth, x->depth - at.k);
             operands->left = cpu_gemm_packed(run, 0, row_tile, run->gemm->product[a][at.place].slot, block);
+            operands->row = x->left.part[0].stride;
+            operands->stored = NULL;
+            if (x->left.in_place)
+                operands->stored = x->left.part[0].data + row_tile * run->side[0].tile * operands->row +
+                                   at.k * (int64_t)coda_dtype_size(run->micro->packed);
             operands->right =
                 cpu_gemm_packed(run, 1, column_tile, a, block) + first * packed_depth(run, operands->depth);
             operands->matrix = &x->right;
@@ -215,6 +227,7 @@ static int64_t take_operands(struct gemm_run *run, const struct cpu_kernel *k)
             cpu_matrix_create(&x->left, k->plan.graph, product->left, false, launch);
             cpu_matrix_create(&x->right, k->plan.graph, product->right, true, launch);
             x->depth = dim_size(&k->plan.graph->node[product->left].shape.dim[1], launch->size);
+            x->left.in_place = cpu_matrix_serves_in_place(&x->left, run->micro, x->depth);
             longest = larger(longest, x->depth);
         }
     return longest;

@@ -97,7 +97,7 @@ static void pack_deep(const struct gemm_run *run, const struct packer *packer, i
         struct k_block at = cpu_gemm_block_at(run, block);
         int64_t depth;
         const struct matrix *matrix = matrix_at(run, side, slot, at, &depth);
-        if (matrix && matrix->deep)
+        if (matrix && matrix->deep && !(matrix->in_place && end - first >= s->width))
             cpu_matrix_pack_deep(matrix, packer, first, smaller(s->width, end - first), at.k, depth,
                                  cpu_gemm_packed(run, side, tile, slot, block) + panel * panel_bytes(run, side, depth));
     }

@@ -37,6 +37,9 @@ struct microkernel {
     struct packing side[2];      /* left, right */
     /* start: c is written, not added to; next: what is multiplied soon, to be brought nearer line by line */
     void (*run)(int64_t depth, const void *a, const void *b, float *c, int64_t stride, bool start, const void *next);
+    /* the same from rows of the left operand as they are stored, `row` bytes apart; NULL: they must be packed */
+    void (*run_rows)(int64_t depth, const void *rows, int64_t row, const void *b, float *c, int64_t stride, bool start,
+                     const void *next);
     void (*begin)(void), (*end)(void); /* around the products of a tile, on its thread; may be NULL */
 };
 

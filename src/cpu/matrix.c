@@ -22,6 +22,15 @@ void cpu_matrix_create(struct matrix *matrix, const struct graph *graph, int nod
     }
 }
 
+/* Rows that lie a multiple of 4 KB apart fall on each other in the first cache. */
+bool cpu_matrix_serves_in_place(const struct matrix *matrix, const struct microkernel *micro, int64_t depth)
+{
+    enum { SAME_SET = 4096 };
+    const struct matrix_part *part = &matrix->part[0];
+    return micro->run_rows && matrix->deep && matrix->count == 1 && part->dtype == micro->packed &&
+           depth % micro->depth == 0 && part->stride % SAME_SET != 0;
+}
+
 static const struct matrix_part *part_of(const struct matrix *matrix, int64_t row)
 {
     int i = 0;

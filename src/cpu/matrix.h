@@ -7,6 +7,7 @@
 
 struct matrix {
     bool deep;       /* K runs along stored rows; else a stored row is one step of K */
+    bool in_place;   /* of a left operand: whole panels of rows are multiplied as they are stored */
     int64_t columns; /* of a stored row */
     int count;
     struct matrix_part {
@@ -19,6 +20,9 @@ struct matrix {
 /* `node` is an `in`, a stack of them, or either transposed; right: it stands on the right of `@`. */
 void cpu_matrix_create(struct matrix *matrix, const struct graph *graph, int node, bool right,
                        const struct launch *launch);
+
+/* Can whole panels of rows be multiplied where they are stored? Decided for products of `depth` steps. */
+bool cpu_matrix_serves_in_place(const struct matrix *matrix, const struct microkernel *micro, int64_t depth);
 
 enum { WIDE_STEPS = 32 }; /* steps of K that the packing of wide operands takes at a time */
 

@@ -5,9 +5,11 @@
 #include "cpu/instruction_set.h"
 #include "cpu/microkernel_packing.h"
 
-INLINE lanes multiply_word(const float *word, lanes column, lanes sum)
+INLINE lanes multiply_word(const char *word, lanes column, lanes sum)
 {
-    return lanes_fma(lanes_set(*word), column, sum);
+    float x;
+    memcpy(&x, word, sizeof x);
+    return lanes_fma(lanes_set(x), column, sum);
 }
 
 #include "cpu/microkernel_product.h"
@@ -15,7 +17,7 @@ INLINE lanes multiply_word(const float *word, lanes column, lanes sum)
 static void multiply_f32(int64_t depth, const void *left, const void *right, float *c, int64_t stride, bool start,
                          const void *next)
 {
-    multiply_panels(depth, left, right, c, stride, start, next);
+    multiply_panels(depth, left, packed_steps, right, c, stride, start, next);
 }
 
 /* ---------------------------------------------------------------- packing */

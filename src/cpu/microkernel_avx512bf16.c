@@ -6,7 +6,7 @@
 #include "cpu/machine.h"
 #include "cpu/pack_pairs.h"
 
-INLINE lanes multiply_word(const float *word, lanes column, lanes sum)
+INLINE lanes multiply_word(const char *word, lanes column, lanes sum)
 {
     int32_t pair;
     memcpy(&pair, word, sizeof pair);
@@ -18,7 +18,13 @@ INLINE lanes multiply_word(const float *word, lanes column, lanes sum)
 static void multiply_pairs(int64_t depth, const void *left, const void *right, float *c, int64_t stride, bool start,
                            const void *next)
 {
-    multiply_panels(depth / 2, left, right, c, stride, start, next);
+    multiply_panels(depth / 2, left, packed_steps, right, c, stride, start, next);
+}
+
+static void multiply_pair_rows(int64_t depth, const void *left, int64_t row, const void *right, float *c,
+                               int64_t stride, bool start, const void *next)
+{
+    multiply_panels(depth / 2, left, (struct left_steps){row, sizeof(float)}, right, c, stride, start, next);
 }
 
 #define PAIR_PACKING                                                                                                   \
@@ -38,6 +44,7 @@ const struct microkernel microkernel_avx512bf16 = {
     .packed = CODA_BF16,
     .side = {PAIR_PACKING, PAIR_PACKING},
     .run = multiply_pairs,
+    .run_rows = multiply_pair_rows,
 };
 #else
 typedef int no_avx512bf16;
