@@ -22,7 +22,8 @@ static void check_derived(struct unit *unit)
 
 static void check_graph(const struct graph *graph, unsigned choice)
 {
-    coda_rewrite_options options = {.backward = (choice & 1) != 0, .allow_passes = (choice & 2) != 0};
+    coda_rewrite_options options = {
+        .backward = (choice & 1) != 0, .allow_passes = (choice & 2) != 0, .exponentials = (choice & 4) != 0};
     struct unit made = {0};
     coda_error error = {0};
     char *report = NULL;
