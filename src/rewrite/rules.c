@@ -27,7 +27,8 @@ static const struct {
     [RULE_EXTRA_PASS] = {"extra pass",
                          "no rule removes the wait for a whole row here: one elementwise kernel between two products"},
     /* exponentials.c */
-    [RULE_EXPONENTIALS] = {"exponentials", "exp(z - lse) - onehot(t) = s E: E is stored in place of z, s scales rows of products"},
+    [RULE_EXPONENTIALS] = {"exponentials",
+                           "exp(z - lse) - onehot(t) = s E: E is stored in place of z, s scales rows of products"},
 };
 
 const char *rule_name(enum rule rule)

@@ -124,12 +124,12 @@ static coda_status plan_memory(coda_schedule *schedule, const struct rewritten *
 
 static coda_status plan(coda_schedule *schedule, const coda_schedule_options *options, coda_error *error)
 {
-    const coda_rewrite_options rewrite = {
-        .backward = options->backward,
-        .allow_passes = options->allow_passes,
-        .save = options->save,
-        .exponentials = options->exponentials ? options->exponentials > 0
-                                              : schedule->device->operations->prefers_exponentials};
+    const coda_rewrite_options rewrite = {.backward = options->backward,
+                                          .allow_passes = options->allow_passes,
+                                          .save = options->save,
+                                          .exponentials = options->exponentials
+                                                              ? options->exponentials > 0
+                                                              : schedule->device->operations->prefers_exponentials};
     struct plan_options planning = {.together = options->together,
                                     .keep_saved = options->keep_saved,
                                     .consumed = options->consumes,

@@ -37,7 +37,7 @@ void check(coda_status status, const coda_error *error);
 coda_tensor *find(struct store *store, const char *name); /* NULL: absent */
 size_t bytes_of(const coda_tensor *tensor);
 coda_dims dims_of(const coda_program *program, int64_t rows); /* rows 0: left out */
-coda_schedule_options with_backward(void); /* of the programs that coda_rewrite gives by default */
+coda_schedule_options with_backward(void);                    /* of the programs that coda_rewrite gives by default */
 
 /* Fills the block's inputs and runs its programs. */
 void open_trial(struct block_trial *trial, const char *device, const char *block, coda_dtype dtype, int64_t rows,
