@@ -2,21 +2,7 @@
  * packed, then every tile is multiplied out and, while it is in cache, handed to the tile machine. An element is one
  * chain of multiply-adds in increasing k, whatever the blocks, so results depend neither on them nor on the threads. */
 #include "cpu/cpu.h"
-
-static int64_t smaller(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static int64_t larger(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
-static int64_t count_of(int64_t size, int64_t part)
-{
-    return (size + part - 1) / part;
-}
+#include "cpu/counts.h"
 
 /* ---------------------------------------------------------------- multiplying */
 

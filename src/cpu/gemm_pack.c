@@ -1,18 +1,9 @@
 /* Packing the operands of products. Tasks follow the rows as they are stored, so that memory is read in long runs: of
  * an operand whose rows run along K, a panel for all of the range; of another, a few rows for many tiles. */
 #include "cpu/cpu.h"
+#include "cpu/counts.h"
 
 enum { WIDE_TILES = 8 }; /* tiles that one task packs */
-
-static int64_t smaller(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static int64_t count_of(int64_t size, int64_t part)
-{
-    return (size + part - 1) / part;
-}
 
 struct k_block cpu_gemm_block_at(const struct gemm_run *run, int64_t index)
 {

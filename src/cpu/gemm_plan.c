@@ -1,10 +1,6 @@
 /* What is known of a program's products before their sizes are. */
 #include "cpu/cpu.h"
-
-static int64_t round_up(int64_t x, int64_t multiple)
-{
-    return (x + multiple - 1) / multiple * multiple;
-}
+#include "cpu/counts.h"
 
 /* Is every operand of the product tree of type bf16? */
 static bool only_bf16(const struct graph *graph, int node)

@@ -1,4 +1,5 @@
 #include "cpu/matrix.h"
+#include "cpu/counts.h"
 
 #include <string.h>
 
@@ -49,21 +50,6 @@ static void fetch(const struct matrix *matrix, const struct packer *packer, int6
         memcpy(to, source, (size_t)count * coda_dtype_size(part->dtype));
     else
         packer->isa->load[part->dtype]((void *)to, source, count);
-}
-
-static int64_t smaller(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static int64_t larger(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
-static int64_t round_up(int64_t x, int64_t multiple)
-{
-    return (x + multiple - 1) / multiple * multiple;
 }
 
 int64_t cpu_matrix_scratch_floats(const struct microkernel *micro, int64_t depth, int64_t lines)

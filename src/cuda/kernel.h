@@ -9,6 +9,11 @@
 #include "cuda/recent.h"
 #include "cuda/source.h"
 
+static inline int64_t minimum(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
 struct gpu {
     struct driver driver; /* library NULL: a device that only compiles ("cuda:sm_90a") */
     struct compiler compiler;

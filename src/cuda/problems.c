@@ -11,11 +11,6 @@ struct problem {
     int64_t tiles, steps;
 };
 
-static int64_t minimum(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 /* Tiles from `first` to before `end` that a cluster has: each has every `clusters`-th. */
 static int64_t share(int64_t first, int64_t end, int64_t cluster, int64_t clusters)
 {

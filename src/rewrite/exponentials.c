@@ -101,12 +101,6 @@ static struct graph *copy_close(struct rewriting *r, struct copying *copy, const
     return NULL;
 }
 
-static const struct operand *operand_of(const struct graph *graph, const char *name)
-{
-    int o = name != NULL ? graph_find_operand(graph, name) : -1;
-    return o >= 0 ? &graph->operand[o] : NULL;
-}
-
 /* ---------------------------------------------------------------- values that the programs share */
 
 static int row_value(struct copying *copy, const char *name, const struct shape *rows)
@@ -133,7 +127,7 @@ static struct shape rows_of(const struct operand *like)
 /* A sum (or log-sum-exp) over the runs of a row, which lie as those of the logits do. */
 static int whole(struct rewriting *r, struct copying *copy, enum op op, const char *name)
 {
-    const struct operand *runs = operand_of(copy->from, r->c.runs);
+    const struct operand *runs = operand_named(copy->from, r->c.runs);
     int in = build_in(&copy->b, name, CODA_F32, &runs->shape);
     return build_reduce(&copy->b, op, in, runs->shape.dim[1].axis, no_run());
 }
@@ -141,7 +135,7 @@ static int whole(struct rewriting *r, struct copying *copy, enum op op, const ch
 /* `value` in the rows that are marked, 0 in the others. */
 static int where_marked(struct rewriting *r, struct copying *copy, int value)
 {
-    struct shape rows = rows_of(operand_of(copy->from, r->c.runs));
+    struct shape rows = rows_of(operand_named(copy->from, r->c.runs));
     return build_where(&copy->b, row_value(copy, r->name.marked, &rows), value, build_number(&copy->b, 0));
 }
 
@@ -163,8 +157,8 @@ static void store_head(struct rewriting *r, struct copying *copy, int e)
 {
     const struct graph *head = copy->from;
     struct builder *b = &copy->b;
-    const struct operand *logits = operand_of(head, r->c.logits), *runs = operand_of(head, r->c.runs),
-                         *target = operand_of(head, r->c.target);
+    const struct operand *logits = operand_named(head, r->c.logits), *runs = operand_named(head, r->c.runs),
+                         *target = operand_named(head, r->c.target);
     const struct node *run = &head->node[runs->node];
     int z = copy_node(copy, r->c.z);
     build_out(b, logits->name, CODA_OUT, logits->dtype, e);
@@ -205,7 +199,7 @@ static struct graph *make_runs_again(struct rewriting *r)
 {
     struct copying copy;
     if (copy_open(&copy, r->made->unit.graph[r->c.head])) {
-        const struct operand *runs = operand_of(copy.from, r->c.runs);
+        const struct operand *runs = operand_named(copy.from, r->c.runs);
         struct shape rows = rows_of(runs);
         build_out(&copy.b, r->name.again, CODA_OUT, CODA_F32, copy_node(&copy, runs->node));
         row_value(&copy, r->name.marked, &rows);
@@ -230,7 +224,7 @@ static struct graph *make_sums_again(struct rewriting *r)
     struct copying copy;
     if (copy_open(&copy, r->made->unit.graph[r->c.finish])) {
         struct builder *b = &copy.b;
-        struct shape rows = rows_of(operand_of(copy.from, r->c.runs));
+        struct shape rows = rows_of(operand_named(copy.from, r->c.runs));
         build_out(b, r->name.lse, CODA_OUT, CODA_F32, whole(r, &copy, OP_LOGSUMEXP, r->name.again));
         build_out(b, r->name.sum, CODA_OUT, CODA_F32, whole(r, &copy, OP_SUM, r->c.runs));
         if (r->c.dot != NULL)
@@ -244,7 +238,7 @@ static struct graph *make_finish(struct rewriting *r)
 {
     struct copying copy;
     if (copy_open(&copy, r->made->unit.graph[r->c.finish])) {
-        struct shape rows = rows_of(operand_of(copy.from, r->c.runs));
+        struct shape rows = rows_of(operand_named(copy.from, r->c.runs));
         struct builder *b = &copy.b;
         int sum = row_value(&copy, r->name.sum, &rows);
         int below = where_marked(r, &copy, row_value(&copy, r->name.lse, &rows));
@@ -271,7 +265,7 @@ static struct graph *make_patch(struct rewriting *r)
     struct copying copy;
     if (copy_open(&copy, r->made->unit.graph[r->c.pass])) {
         struct builder *b = &copy.b;
-        const struct operand *logits = operand_of(copy.from, r->c.logits), *ids = operand_of(copy.from, r->c.ids);
+        const struct operand *logits = operand_named(copy.from, r->c.logits), *ids = operand_named(copy.from, r->c.ids);
         struct shape rows = rows_of(logits);
         int one = build_number(b, 1), zero = build_number(b, 0);
         int sum = row_value(&copy, r->name.sum, &rows), lse = row_value(&copy, r->c.lse, &rows);
@@ -292,26 +286,20 @@ static struct graph *make_patch(struct rewriting *r)
 
 /* ---------------------------------------------------------------- who read the gradient */
 
-static bool is_in(const struct graph *graph, int node, const char *name)
-{
-    const struct node *n = &graph->node[node];
-    return name != NULL && n->op == OP_IN && strcmp(graph->operand[n->index].name, name) == 0;
-}
-
 static void make_user_node(struct rewriting *r, struct copying *copy, int n)
 {
     const struct graph *from = copy->from;
     const struct node *node = &from->node[n];
-    const struct operand *gradient = operand_of(from, r->c.gradient), *dot = operand_of(from, r->c.dot);
-    if (is_in(from, n, r->c.gradient)) {
+    const struct operand *gradient = operand_named(from, r->c.gradient), *dot = operand_named(from, r->c.dot);
+    if (is_in_named(from, n, r->c.gradient)) {
         copy->made[n] = build_in(&copy->b, r->c.logits, node->dtype, &node->shape);
-    } else if (gradient != NULL && !r->c.own_input && is_in(from, n, r->c.input)) {
+    } else if (gradient != NULL && !r->c.own_input && is_in_named(from, n, r->c.input)) {
         copy->made[n] = build_in(&copy->b, r->name.scaled, node->dtype, &node->shape);
-    } else if (node->op == OP_GEMM && is_in(from, node->input[0], r->c.gradient)) {
+    } else if (node->op == OP_GEMM && is_in_named(from, node->input[0], r->c.gradient)) {
         struct shape rows = rows_of(gradient);
         int product = copy_node(copy, n);
         copy->made[n] = build_binary(&copy->b, OP_MUL, product, row_value(copy, r->name.factor, &rows));
-    } else if (node->op == OP_SUM && is_in(from, node->input[0], r->c.dot)) {
+    } else if (node->op == OP_SUM && is_in_named(from, node->input[0], r->c.dot)) {
         struct shape rows = rows_of(dot);
         copy->made[n] = row_value(copy, r->name.dot, &rows);
     }
@@ -321,7 +309,7 @@ static struct graph *make_user(struct rewriting *r, int program)
 {
     struct copying copy;
     if (copy_open(&copy, r->made->unit.graph[program])) {
-        const struct operand *input = operand_of(copy.from, r->c.input);
+        const struct operand *input = operand_named(copy.from, r->c.input);
         for (int n = 0; n < copy.from->node_count && !builder_failed(&copy.b); n++)
             make_user_node(r, &copy, n);
         for (int o = 0; o < copy.from->operand_count && !builder_failed(&copy.b); o++) {
@@ -345,11 +333,11 @@ static struct graph *make_scaled(struct rewriting *r)
     struct copying copy;
     const struct graph *reader = NULL;
     for (int p = 0; p < r->made->unit.count; p++)
-        if (operand_of(r->made->unit.graph[p], r->c.gradient) != NULL &&
-            operand_of(r->made->unit.graph[p], r->c.input) != NULL)
+        if (operand_named(r->made->unit.graph[p], r->c.gradient) != NULL &&
+            operand_named(r->made->unit.graph[p], r->c.input) != NULL)
             reader = r->made->unit.graph[p];
     if (copy_open(&copy, reader)) {
-        const struct operand *input = operand_of(reader, r->c.input);
+        const struct operand *input = operand_named(reader, r->c.input);
         struct shape rows = rows_of(input);
         int x = build_in(&copy.b, input->name, input->dtype, &input->shape);
         build_out(&copy.b, r->name.scaled, CODA_OUT, input->dtype,
@@ -361,9 +349,10 @@ static struct graph *make_scaled(struct rewriting *r)
 static bool is_user(const struct rewriting *r, int program)
 {
     const struct graph *graph = r->made->unit.graph[program];
-    const struct operand *input = operand_of(graph, r->c.input);
-    return program != r->c.pass && (operand_of(graph, r->c.gradient) != NULL || operand_of(graph, r->c.dot) != NULL ||
-                                    (input != NULL && input->role != CODA_IN && r->c.own_input));
+    const struct operand *input = operand_named(graph, r->c.input);
+    return program != r->c.pass &&
+           (operand_named(graph, r->c.gradient) != NULL || operand_named(graph, r->c.dot) != NULL ||
+            (input != NULL && input->role != CODA_IN && r->c.own_input));
 }
 
 /* ---------------------------------------------------------------- the list */
@@ -411,8 +400,11 @@ bool store_exponentials(struct rewritten *made, const struct graph *block, struc
         return true;
     report_rule(report, RULE_EXPONENTIALS, made->unit.graph[r.c.head], r.c.z);
     bool done = name_values(&r);
-    for (int p = 0; p < made->unit.count && done; p++)
+    int forward = 0;
+    for (int p = 0; p < made->unit.count && done; p++) {
         done = append_program(&r, p, &unit);
+        forward = p < made->forward ? unit.count : forward;
+    }
     names_close(&r.names);
     if (!done) {
         if (why->status == CODA_OK)
@@ -420,7 +412,7 @@ bool store_exponentials(struct rewritten *made, const struct graph *block, struc
         unit_free(&unit);
         return false;
     }
-    made->forward += 4;
+    made->forward = forward;
     unit_free(&made->unit);
     made->unit = unit;
     return true;

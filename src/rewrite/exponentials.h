@@ -21,6 +21,11 @@ struct cross_entropy {
     bool own_input;          /* a program behind the pass makes it for nothing else */
 };
 
+/* The operand of that name; NULL: there is none, or no name. */
+const struct operand *operand_named(const struct graph *graph, const char *name);
+/* Is the node the `in` of that name? */
+bool is_in_named(const struct graph *graph, int node, const char *name);
+
 /* False: there is none of this form. */
 bool find_cross_entropy(const struct rewritten *made, struct cross_entropy *found);
 /* Stores exponentials in place of logits, if there is a cross-entropy of that form. False with *why set: a failure. */

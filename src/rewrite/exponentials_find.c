@@ -4,10 +4,22 @@
 
 #include <string.h>
 
-static const struct operand *operand_of(const struct graph *graph, const char *name, bool out)
+const struct operand *operand_named(const struct graph *graph, const char *name)
 {
     int o = name ? graph_find_operand(graph, name) : -1;
-    return o >= 0 && (graph->operand[o].role != CODA_IN) == out ? &graph->operand[o] : NULL;
+    return o >= 0 ? &graph->operand[o] : NULL;
+}
+
+bool is_in_named(const struct graph *graph, int node, const char *name)
+{
+    const struct node *n = &graph->node[node];
+    return name && n->op == OP_IN && strcmp(graph->operand[n->index].name, name) == 0;
+}
+
+static const struct operand *operand_of(const struct graph *graph, const char *name, bool out)
+{
+    const struct operand *operand = operand_named(graph, name);
+    return operand && (operand->role != CODA_IN) == out ? operand : NULL;
 }
 
 /* The only program that reads (or writes) the value; -1: none does, or several do. */
@@ -30,12 +42,6 @@ static bool has_product(const struct graph *graph)
         if (graph->node[n].op == OP_GEMM)
             return true;
     return false;
-}
-
-static bool is_in(const struct graph *graph, int node, const char *name)
-{
-    const struct node *n = &graph->node[node];
-    return n->op == OP_IN && strcmp(graph->operand[n->index].name, name) == 0;
 }
 
 /* ---------------------------------------------------------------- the forward */
@@ -87,7 +93,7 @@ static bool only_reduced(const struct graph *graph, const char *name, enum op op
     *node = -1;
     for (int n = 0; n < graph->node_count; n++)
         for (int k = 0; k < graph->node[n].input_count; k++) {
-            if (!is_in(graph, graph->node[n].input[k], name))
+            if (!is_in_named(graph, graph->node[n].input[k], name))
                 continue;
             if (graph->node[n].op != op || !is_whole(&graph->node[n]))
                 return false;
@@ -115,11 +121,11 @@ static bool is_softmax_less_one(const struct graph *graph, int node, const struc
     if (n->op != OP_SUB)
         return false;
     const struct node *p = &graph->node[n->input[0]], *one = &graph->node[n->input[1]];
-    if (p->op != OP_EXP || one->op != OP_ONEHOT || !is_in(graph, one->input[0], c->ids))
+    if (p->op != OP_EXP || one->op != OP_ONEHOT || !is_in_named(graph, one->input[0], c->ids))
         return false;
     const struct node *shifted = &graph->node[p->input[0]];
-    return shifted->op == OP_SUB && is_in(graph, shifted->input[0], c->logits) &&
-           is_in(graph, shifted->input[1], c->lse);
+    return shifted->op == OP_SUB && is_in_named(graph, shifted->input[0], c->logits) &&
+           is_in_named(graph, shifted->input[1], c->lse);
 }
 
 /* v, or v times one value a row. */
@@ -144,7 +150,7 @@ static bool is_dot(const struct graph *graph, int node, const struct cross_entro
         return false;
     const struct node *product = &graph->node[n->input[0]];
     for (int k = 0; product->op == OP_MUL && k < 2; k++)
-        if (is_in(graph, product->input[k], c->logits) && is_softmax_less_one(graph, product->input[1 - k], c))
+        if (is_in_named(graph, product->input[k], c->logits) && is_softmax_less_one(graph, product->input[1 - k], c))
             return true;
     return false;
 }

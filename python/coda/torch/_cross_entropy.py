@@ -320,15 +320,15 @@ def _scale(ctx, d_loss):
     if ctx.spent:
         raise RuntimeError("linear_cross_entropy: a second backward through one loss, whose gradients were given away by the "
                            "first. Pass recompute=True to allow it")
-    scaled, less_one = [], d_loss - 1
+    scaled, less_one = [], None
     for gradient, need in zip(ctx.saved_tensors, ctx.needs):
         if not need:
             scaled.append(None)
         elif torch.compiler.is_compiling() or type(gradient) is not torch.Tensor or torch._C._len_torch_dispatch_stack():
             scaled.append((gradient * d_loss).to(gradient.dtype))
         else:
-            _head_of(gradient.dtype, False, False).scaled(device_key(gradient), gradient, d_loss, less_one,
-                                                         gradient)
+            less_one = d_loss - 1 if less_one is None else less_one
+            _head_of(gradient.dtype, False, False).scaled(device_key(gradient), gradient, d_loss, less_one, gradient)
             scaled.append(gradient)
             ctx.spent = True
     return scaled

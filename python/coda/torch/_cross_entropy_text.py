@@ -4,31 +4,24 @@
 def by_pass(cap: bool, smooth: bool) -> str:
     """With a pass over the logits that makes their gradient; what an option needs is there only with the option."""
     z = "cap * tanh(y / cap)" if cap else "y"
+    product = lambda name, out: f"""
+program {name} {{
+    in  A : bf16[M, K]
+    in  W : bf16[V, K]
+    in  t : i32[M]
+    {"param cap = 1" if cap else ""}
+    y = A @ W.T
+    z = {z}
+    {out}
+    out L : f32[M, V/128] = logsumexp(z, V:128)
+    out T : f32[M]        = pick(z, t)
+    {"out Q : f32[M, V/128] = sum(z, V:128)" if smooth else ""}
+}}
+"""  # noqa: E731
     return f"""
-program logits {{
-    in  A : bf16[M, K]
-    in  W : bf16[V, K]
-    in  t : i32[M]
-    {"param cap = 1" if cap else ""}
-    y = A @ W.T
-    z = {z}
-    out Z : bf16[M, V]    = y       # before the cap: what the gradient needs
-    out L : f32[M, V/128] = logsumexp(z, V:128)
-    out T : f32[M]        = pick(z, t)
-    {"out Q : f32[M, V/128] = sum(z, V:128)" if smooth else ""}
-}}
+{product("logits", "out Z : bf16[M, V] = y       # before the cap: what the gradient needs")}
 # For a loss without gradients, which stores no logits.
-program statistics {{
-    in  A : bf16[M, K]
-    in  W : bf16[V, K]
-    in  t : i32[M]
-    {"param cap = 1" if cap else ""}
-    y = A @ W.T
-    z = {z}
-    out L : f32[M, V/128] = logsumexp(z, V:128)
-    out T : f32[M]        = pick(z, t)
-    {"out Q : f32[M, V/128] = sum(z, V:128)" if smooth else ""}
-}}
+{product("statistics", "")}
 # What is a number for each 128 columns of the logits becomes a number for each 16384, where a thread can finish a row.
 program runs {{
     in  L : f32[M, R]
