@@ -325,6 +325,20 @@ CODA_API coda_status coda_kernel_launch(coda_kernel *kernel, const coda_tensor *
 CODA_API coda_status coda_kernel_launch_sets(coda_kernel *kernel, const coda_tensor *operands, int count, int sets,
                                              const double *parameters, void *stream, coda_error *error);
 
+/* Runs several kernels of one device, one after the other: the results are those of coda_kernel_launch on each, bit for bit.
+ * A launch that touches no memory that one before it writes, and writes none that one before it touches, may begin while
+ * those before it still run, as the steps of a schedule do: on a GPU it takes the multiprocessors that their last wave leaves.
+ *
+ * sets         how many sets of operands each kernel runs on (coda_kernel_launch_sets); NULL: one each
+ * operands     those of all, one kernel after the other
+ * parameters   likewise, once a kernel; NULL: the defaults
+ *
+ * Other threads may launch on the same stream meanwhile: what their launches touch of these operands must not be written, as
+ * it must not while any launch is being made. Otherwise as coda_kernel_launch; where a launch is refused, those before it run. */
+CODA_API coda_status coda_kernel_launch_list(coda_kernel *const *kernels, const int *sets, int launches,
+                                             const coda_tensor *operands, int count, const double *parameters,
+                                             void *stream, coda_error *error);
+
 /* Bytes that launches of this kernel moved and could not avoid: operands once each; of a program with `when` the condition
  * alone, as if it never held. Sum over launches since creation. */
 CODA_API double coda_kernel_bytes_moved(const coda_kernel *kernel);

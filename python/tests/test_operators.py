@@ -7,10 +7,10 @@ from kit import compare
 
 import coda
 import coda.torch as C
-from coda.torch import _sequence
+from coda.torch import _order, _sequence
 from coda.torch._blocks import OPERATORS
 from coda.torch._launch import device_key
-from coda.torch._sequence import sets_of_products
+from coda.torch._order import calls_of, products_gathered, sets_of_products
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 # leading dimensions, K, N: ragged, a single row, more than one tile
@@ -253,7 +253,7 @@ program second { in d : bf16[M, L]; in b : bf16[M, K]; out e : bf16[L, K] = d.T 
 program reads { in e : bf16[L, K]; in d : bf16[M, L]; out f : bf16[M, K] = d @ e }
 program third { in f : bf16[M, K]; in d : bf16[M, L]; out g : bf16[K, L] = f.T @ d }
 """.replace(";", "\n").replace("{ ", "{\n").replace(" }", "\n}"), "trial")
-    order = lambda kept, most: [p.name for p in _sequence.products_gathered(list(module), kept, most)]  # noqa: E731
+    order = lambda kept, most: [p.name for p in products_gathered(list(module), kept, most)]  # noqa: E731
     assert order({"a", "b"}, 0) == ["made", "first", "second", "reads", "third"]  # a later one reads e: second stays
     assert order({"b"}, 0) == ["first", "made", "second", "reads", "third"]
     assert order({"b"}, 1) == ["made", "first", "second", "reads", "third"]
@@ -276,7 +276,7 @@ def test_sets_have_the_bits_of_single_launches(device, monkeypatch):
     tensors = [normal(device, torch.bfloat16, *(sizes[d] for d in o.dims)) for o in operands]
     runs = []
     for most in (1, 8):
-        monkeypatch.setattr(_sequence, "MOST_SETS", most)
+        monkeypatch.setattr(_order, "MOST_SETS", most)
         sequence = _sequence.Sequence("trial", programs, operands, ["dx", "dgate", "dup"], [])
         runs.append(sequence.run(device_key(tensors[0]), *tensors))
         assert len(sequence.kernels) == (4 if most == 1 else 3)

@@ -1,18 +1,8 @@
 /* Runs the kernels of a schedule. */
+#include "runtime/pending.h"
 #include "runtime/schedule.h"
 
 #include <string.h>
-
-enum { MAX_PENDING = 64 };
-
-/* Memory of the launches from the latest one on that was not apart: they may still run when the next one begins. */
-struct pending {
-    int count; /* 0: it is not known what else may run */
-    struct range {
-        const char *first, *end;
-        bool written;
-    } range[MAX_PENDING];
-};
 
 struct running {
     struct pending *pending;
@@ -63,36 +53,6 @@ static coda_kernel *kernel_of(const struct running *r, int step, int64_t first)
     return writes ? kernel->writes : kernel->kernel;
 }
 
-static struct range range_of(const coda_tensor *t, coda_role role)
-{
-    int64_t stride = t->stride ? t->stride : t->shape[1], rows = t->shape[0], columns = t->rank == 2 ? t->shape[1] : 1;
-    size_t bytes = (size_t)(t->rank == 2 ? (rows - 1) * stride + columns : rows) * coda_dtype_size(t->dtype);
-    return (struct range){t->data, (const char *)t->data + bytes, role != CODA_IN};
-}
-
-/* Is a launch on these operands (sets of `count`) apart from all that may still run? Remembers them. */
-static bool is_apart(struct pending *pending, const struct graph *graph, const coda_tensor *tensor, int count, int sets)
-{
-    struct range range[MAX_PENDING];
-    int all = count * sets, before = pending->count;
-    if (all > MAX_PENDING) {
-        pending->count = 0;
-        return false;
-    }
-    bool apart = before > 0 && before + all <= MAX_PENDING && !graph->conditional; /* it may end at once */
-    for (int i = 0; i < all; i++) {
-        range[i] = range_of(&tensor[i], graph->operand[i % count].role);
-        for (int k = 0; k < before && apart; k++) {
-            const struct range *r = &pending->range[k];
-            apart = !((r->written || range[i].written) && range[i].first < r->end && r->first < range[i].end);
-        }
-    }
-    pending->count = apart ? before : 0;
-    memcpy(pending->range + pending->count, range, (size_t)all * sizeof *range);
-    pending->count += all;
-    return apart;
-}
-
 static coda_status launch_program(const struct running *r, int index, int64_t first, int64_t count, coda_error *error)
 {
     const struct plan_step *step = &r->schedule->plan.step[index];
@@ -106,7 +66,7 @@ static coda_status launch_program(const struct running *r, int index, int64_t fi
     }
     for (int i = 0; i < kernel->program.graph->parameter_count; i++)
         parameter[i] = r->parameter[kernel->parameter[i]];
-    bool apart = is_apart(r->pending, kernel->program.graph, tensor, step->count, 1);
+    bool apart = pending_is_apart(r->pending, kernel->program.graph, tensor, step->count, 1);
     return kernel_launch(kernel_of(r, index, first), tensor, step->count, parameter, r->stream, apart, error);
 }
 
@@ -119,7 +79,7 @@ static coda_status launch_sum(const struct running *r, int index, coda_error *er
     tensor[0].shape[0] = elements / columns;
     tensor[0].shape[1] = tensor[0].stride = columns;
     coda_kernel *kernel = kernel_of(r, index, 0);
-    bool apart = is_apart(r->pending, kernel->graph, tensor, 2, 1);
+    bool apart = pending_is_apart(r->pending, kernel->graph, tensor, 2, 1);
     return kernel_launch(kernel, tensor, 2, NULL, r->stream, apart, error);
 }
 
@@ -157,7 +117,7 @@ static coda_status launch_list(const struct running *r, int phases, int first, i
         count++;
     }
     coda_kernel *kernel = kernel_of(r, first, 0);
-    bool apart = count && is_apart(r->pending, kernel->graph, tensor, 3, count);
+    bool apart = count && pending_is_apart(r->pending, kernel->graph, tensor, 3, count);
     return count ? kernel_launch_sets(kernel, tensor, 3, count, NULL, r->stream, apart, error) : CODA_OK;
 }
 

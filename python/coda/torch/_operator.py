@@ -12,7 +12,8 @@ from .._errors import UnsupportedError
 from .._program import Module, Operand
 from ._columns import columns_apart
 from ._launch import CODA_DTYPE, TORCH_DTYPE, cpu_name, device_key
-from ._sequence import MOST_PLANS, Sequence, derived_axes, products_gathered
+from ._order import products_gathered
+from ._sequence import MOST_PLANS, Sequence, derived_axes
 from ._sums import sums_of_runs
 
 LIBRARY = torch.library.Library("coda", "DEF")

@@ -17,6 +17,7 @@ from .._device import Kernel
 from .._errors import check
 from .._library import DTYPE_SIZE, DTYPES, ErrorStruct, load
 from ._launch import TORCH_DTYPE, device_of
+from ._order import calls_of, sets_of_products
 
 MOST_PLANS = 4096
 _OPERAND = struct.Struct("@iiqqq").pack  # a coda_tensor behind its address
@@ -63,57 +64,15 @@ def _dense_strides(shape):
 
 
 def _launch_functions():
-    """coda_kernel_launch and coda_kernel_launch_sets as fast as ctypes goes: everything is an address or bytes."""
+    """coda_kernel_launch and its like as fast as ctypes goes: everything is an address or bytes."""
     library = load()
-    launch, sets = library["coda_kernel_launch"], library["coda_kernel_launch_sets"]
-    launch.restype = sets.restype = ctypes.c_int
+    launch, sets, several = (library[f"coda_kernel_launch{name}"] for name in ("", "_sets", "_list"))
+    launch.restype = sets.restype = several.restype = ctypes.c_int
     rest = [ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p]
     launch.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, *rest]
     sets.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_int, *rest]
-    return launch, sets
-
-
-def product_form(program):
-    """What plain products of one kernel have in common: which operands are transposed, types, roles. None: it is none."""
-    product = re.fullmatch(r"program \w+ \{(?: in \w+ : \w+\[\w+, \w+\]){2} out \w+ : \w+\[\w+, \w+\] (\+?=) (\w+)(\.T)? @ "
-                           r"(\w+)(\.T)? \}", " ".join(re.sub(r"#.*", "", program.text).split()))
-    if not product:
-        return None
-    names = [o.name for o in program.operands]
-    left, right = names.index(product.group(2)), names.index(product.group(4))
-    return (product.group(1), left, right, product.group(3), product.group(5), *(o.dtype for o in program.operands))
-
-
-MOST_SETS = 8
-
-
-def sets_of_products(programs):
-    """The programs by index, those side by side that are products of one form as one list: sets of one launch."""
-    lists, form = [], None
-    for i, program in enumerate(programs):
-        mine = product_form(program)
-        if mine is not None and mine == form and len(lists[-1]) < MOST_SETS:
-            lists[-1].append(i)
-        else:
-            lists.append([i])
-        form = mine
-    return lists
-
-
-def products_gathered(programs, kept, most_waiting):
-    """The programs in an order in which a product that nothing reads stands before the next one of its form, so that both may be
-    sets of one launch: gradients of weights. It waits only where at most so many matrices more have to lie there meanwhile;
-    `kept` are the operands that do so anyway."""
-    programs = list(programs)
-    for i in reversed(range(len(programs) - 1)):
-        form, later = product_form(programs[i]), programs[i + 1:]
-        inputs = {o.name for o in programs[i].operands if o.role == "in"} - kept
-        (output,) = [o.name for o in programs[i].operands if o.role != "in"] if form else [None]
-        place = next((k for k, p in enumerate(later) if form and product_form(p) == form), 0)
-        waiting = inputs - {o.name for p in later[place:] for o in p.operands}
-        if place and len(waiting) <= most_waiting and all(o.name != output for p in later for o in p.operands):
-            programs[i:i + place + 1] = [*later[:place], programs[i]]
-    return programs
+    several.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_int, *rest]
+    return launch, sets, several
 
 
 # In generated text the names of the program carry a prefix, so that none of them is a keyword or a helper's name.
@@ -188,8 +147,9 @@ class Sequence:
                        "mismatch": self._mismatch, "layout": self._layout, "operand": _OPERAND, "EMPTY": _EMPTY,
                        "again_of": self._again, "plans": self.plans, "remember": self._remember,
                        "stream_of": getattr(torch._C, "_cuda_getCurrentRawStream", None), "empty_cpu": _empty_cpu,
-                       "empty_on": _empty_on, "dense": _dense_strides}
-        self._scope["launch"], self._scope["launch_sets"] = _launch_functions()
+                       "empty_on": _empty_on, "dense": _dense_strides,
+                       "handles": lambda *kernels: struct.pack(f"@{len(kernels)}P", *kernels)}
+        self._scope["launch"], self._scope["launch_sets"], self._scope["launch_list"] = _launch_functions()
         self._scope.update((f"dtype_{name}", dtype) for name, dtype in TORCH_DTYPE.items())
         self._tensors = [_tensor(o.name) for o in self.arguments]
         self.fake = self._function("fake", ["key", *self._tensors], self._fake())
@@ -332,18 +292,14 @@ class Sequence:
         """The launches, and on the way everything that a plan holds: {name in the body: expression in the plan}."""
         self._planned = {}
         lines, zeros = [], []
-        last = {self.parts.get(o.name, (o.name,))[0]: i for i, p in enumerate(self.programs) for o in p.operands}
-        made = {o.name for o in self.arguments}
-        for places in sets_of_products(self.programs):
-            for o in (o for i in places for o in self.programs[i].operands):
-                base = self.parts.get(o.name, (o.name,))[0]
-                if base not in made:
-                    lines.append(self._allocate(base, "zeros" if o.role == "accumulate" else "empty"))
-                    made.add(base)
-            lines += self._launch(places)
-            for name in [n for n, place in last.items()
-                         if place in places and n not in self.shapes and n not in self.results]:
-                lines.append(f"{_tensor(name)} = None")
+        launches = sets_of_products(self.programs)
+        touched, made, last = self._touched(launches)
+        dying = [[n for n, place in last.items() if place == i and n not in self.shapes and n not in self.results]
+                 for i in range(len(launches))]
+        for places in calls_of(touched, [len(names) for names in made], [len(names) for names in dying]):
+            lines += [self._allocate(name, "zeros" if adds else "empty") for i in places for name, adds in made[i].items()]
+            lines += self._launch([launches[i] for i in places])
+            lines += [f"{_tensor(name)} = None" for i in places for name in dying[i]]
         for name in self.results:
             self._planned.setdefault(f"z_{name}", self._shape(name))
             zeros.append(f"{self._tensors[0]}.new_zeros(z_{name}, dtype=dtype_{self._operand(name).dtype}), ")
@@ -384,23 +340,55 @@ class Sequence:
             values += [f"{place}.data_ptr()" + (f" + o_{i}_{k}" if o.name in self.parts else ""), f"c_{i}_{k}"]
         return values
 
-    def _launch(self, places):
-        """One launch, of one program or of the sets of several alike; the plan gets its kernel."""
+    def _touched(self, launches):
+        """Of each launch the tensors that it touches, {name: does it write it}; those that are made for it, {name: do sums begin
+        there}; and of each tensor the last launch that touches it."""
+        touched, made, last, known = [], [], {}, set(self.shapes)
+        for i, places in enumerate(launches):
+            touched.append({})
+            made.append({})
+            for o in (o for k in places for o in self.programs[k].operands):
+                name = self.parts.get(o.name, (o.name,))[0]
+                touched[i][name] = o.role != "in" or touched[i].get(name, False)
+                last[name] = i
+                if name not in known:
+                    made[i][name] = o.role == "accumulate"
+                    known.add(name)
+        return touched, made, last
+
+    def _launch(self, launches):
+        """One call of the library: a program, the sets of several alike, or several of these. The plan gets the kernels."""
+        scope, kernels, values, parameters = self._scope, [], [], []
+        first, operands = launches[0][0], sum(len(self.programs[k].operands) for places in launches for k in places)
+        for places in launches:
+            values += [v for k in places for v in self._operands(k, self.programs[k])]
+            kernels.append(self._kernel(places))
+            parameters += [f"p_{p}" for p in self.programs[places[0]].parameters]
+        scope[f"pack_{first}"] = struct.Struct("@" + "P32s" * operands).pack
+        given = f"pack_{first}({', '.join(values)})"
+        passed = "None"
+        if parameters:
+            scope[f"parameters_{first}"] = struct.Struct(f"@{len(parameters)}d").pack
+            passed = f"parameters_{first}({', '.join(parameters)})"
+        count, sets = len(launches), [len(places) for places in launches]
+        self._planned[f"k_{first}"] = kernels[0] if count == 1 else f"handles({', '.join(kernels)})"
+        if count > 1:
+            scope[f"sets_{first}"] = struct.pack(f"@{count}i", *sets)
+            call = f"launch_list(k_{first}, sets_{first}, {count}, {given}, {operands}, "
+        elif sets[0] > 1:
+            call = f"launch_sets(k_{first}, {given}, {operands // sets[0]}, {sets[0]}, "
+        else:
+            call = f"launch(k_{first}, {given}, {operands}, "
+        return [f"status = {call}{passed}, stream, text)", "if status: fail(status)"]
+
+    def _kernel(self, places):
+        """The kernel of a program, or of the sets of several alike, as an expression in the plan."""
         i, sets = places[0], len(places)
-        program, values = self.programs[i], [v for j in places for v in self._operands(j, self.programs[j])]
+        program, kernels = self.programs[i], {}
         fixed = [a for a, kind in program.axes.items() if kind == "fixed"]
-        scope, parameters, count = self._scope, "None", len(program.operands)
-        kernels: dict = {}
-        scope[f"pack_{i}"] = struct.Struct("@" + "P32s" * (count * sets)).pack
-        scope[f"kernel_{i}"] = lambda key, *sizes: (kernels.get((key, sizes)) or
-                                                    self._create(program, fixed, kernels, key, sizes, sets))
-        self._planned[f"k_{i}"] = f"kernel_{i}({', '.join(['key'] + [f'n_{a}' for a in fixed])})"
-        if program.parameters:
-            scope[f"parameters_{i}"] = struct.Struct(f"@{len(program.parameters)}d").pack
-            parameters = f"parameters_{i}({', '.join(f'p_{p}' for p in program.parameters)})"
-        launch, count = ("launch", f"{count}") if sets == 1 else ("launch_sets", f"{count}, {sets}")
-        return [f"status = {launch}(k_{i}, pack_{i}({', '.join(values)}), {count}, {parameters}, stream, text)",
-                "if status: fail(status)"]
+        self._scope[f"kernel_{i}"] = lambda key, *sizes: (kernels.get((key, sizes)) or
+                                                          self._create(program, fixed, kernels, key, sizes, sets))
+        return f"kernel_{i}({', '.join(['key'] + [f'n_{a}' for a in fixed])})"
 
     def _create(self, program, fixed, kernels, key, sizes, sets):
         """Compiles a program for a device, or takes it from the disk's cache; remembered by device and fixed sizes."""
