@@ -325,6 +325,11 @@ CODA_API coda_status coda_kernel_launch(coda_kernel *kernel, const coda_tensor *
 CODA_API coda_status coda_kernel_launch_sets(coda_kernel *kernel, const coda_tensor *operands, int count, int sets,
                                              const double *parameters, void *stream, coda_error *error);
 
+/* What one launch of `count` plain bf16 products takes, in a unit of the device's own that compares launches: whether products
+ * side by side would be faster as sets of one launch. sizes: rows, columns and depth of each. 0: the device has no such launch,
+ * or cannot say. */
+CODA_API double coda_product_time(const coda_device *device, const int64_t *sizes, int count);
+
 /* Runs several kernels of one device, one after the other: the results are those of coda_kernel_launch on each, bit for bit.
  * A launch that touches no memory that one before it writes, and writes none that one before it touches, may begin while
  * those before it still run, as the steps of a schedule do: on a GPU it takes the multiprocessors that their last wave leaves.

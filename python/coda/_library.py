@@ -102,6 +102,7 @@ _FUNCTIONS = {
     # operands and parameters travel as packed bytes: see pack_operands in _device.py
     "coda_kernel_launch": (c_int, [c_void_p, c_char_p, c_int, c_char_p, c_void_p, _error]),
     "coda_kernel_source": (c_char_p, [c_void_p]),
+    "coda_product_time": (c_double, [c_void_p, c_char_p, c_int]),  # sizes as packed bytes
 }
 
 

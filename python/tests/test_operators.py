@@ -10,7 +10,7 @@ import coda.torch as C
 from coda.torch import _order, _sequence
 from coda.torch._blocks import OPERATORS
 from coda.torch._launch import device_key
-from coda.torch._order import calls_of, products_gathered, sets_of_products
+from coda.torch._order import products_gathered, sets_of_products
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 # leading dimensions, K, N: ragged, a single row, more than one tile
@@ -240,7 +240,7 @@ def test_results_have_the_same_bits_every_time(device):
 def test_weight_gradients_side_by_side_are_sets_of_one_launch(name, sets):
     operator = OPERATORS[name]
     floats = [o.dtype == "bf16" for o in operator.inputs]
-    programs = operator.variant("bf16").backward(sum(1 << i for i, f in enumerate(floats) if f)).sequence.programs
+    programs = operator.variant("bf16").backward(sum(1 << i for i, f in enumerate(floats) if f)).sequence.gathered
     assert [" ".join(programs[i].operands[-1].name for i in places)
             for places in sets_of_products(programs) if len(places) > 1] == sets
 

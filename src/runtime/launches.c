@@ -41,3 +41,16 @@ coda_status coda_kernel_launch_list(coda_kernel *const *kernels, const int *sets
     }
     return status;
 }
+
+double coda_product_time(const coda_device *device, const int64_t *sizes, int count)
+{
+    struct product_size size[MAX_SETS];
+    if (!device->operations->product_time || !sizes || count < 1 || count > MAX_SETS)
+        return 0;
+    for (int i = 0; i < count; i++) {
+        size[i] = (struct product_size){sizes[3 * i], sizes[3 * i + 1], sizes[3 * i + 2]};
+        if (size[i].rows < 1 || size[i].columns < 1 || size[i].depth < 1)
+            return 0;
+    }
+    return device->operations->product_time(device, size, count);
+}

@@ -7,15 +7,15 @@ for each, on its columns of what it writes.
 import re
 
 from .._program import Module
-from ._sequence import Sequence
 
 _HEADER = re.compile(r"^program (\w+) \{$", re.M)
 _OPERAND = re.compile(r"\b(\w+)( : \w+\[[^\]]*\bN\b[^\]]*\])")
 
 
-def columns_apart(operator, whole, programs, arguments):
-    """A Sequence like `whole` that takes one gradient a weight instead of the last output's; None where the first program is
-    more than an elementwise one of rotations and sums over runs."""
+def columns_apart(operator, programs, arguments):
+    """In place of the first program one for each weight, the arguments with one gradient a weight instead of the last output's,
+    and which operands are columns of another one; None where the first program is more than an elementwise one of rotations and
+    sums over runs."""
     output = f"d{operator.outputs[-1].name}"
     text = programs[0].text
     if "index(" in text or "@" in text or all(o.name != output for o in programs[0].operands):
@@ -34,9 +34,7 @@ def columns_apart(operator, whole, programs, arguments):
     made = Module.parse("".join(apart), operator.name)
     gradients = [o for p in made for o in p.operands if o.name in {f"{output}_{w}" for w in operator.columns}]
     given = [o for o in arguments if o.name != output] + gradients
-    leading = whole.leading if whole.leading != output else gradients[0].name
-    return Sequence(f"{operator.name}_backward", [*made, *programs[1:]], given, whole.results, operator.parameters,
-                    whole.rows, leading, {**whole.given_parts, **parts}, whole.given_axes)
+    return list(made), given, parts
 
 
 def _part(text, weight, width, wide, rotated):

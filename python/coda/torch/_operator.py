@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import operator
 import re
+import sys
 import threading
 
 import torch
@@ -12,7 +13,7 @@ from .._errors import UnsupportedError
 from .._program import Module, Operand
 from ._columns import columns_apart
 from ._launch import CODA_DTYPE, TORCH_DTYPE, cpu_name, device_key
-from ._order import products_gathered
+from ._order import overwritten, product_form, products_gathered
 from ._sequence import MOST_PLANS, Sequence, derived_axes
 from ._sums import sums_of_runs
 
@@ -109,7 +110,7 @@ class Operator:
 
         def backward(tensors, parameters, dtype, wanted):
             sequence = self.variant(dtype).backward(wanted).sequence
-            return list(sequence.run(device_key(tensors[0]), *tensors, *parameters))
+            return list(sequence.run(device_key(tensors[0]), list(tensors), *parameters))
 
         def fake_backward(tensors, parameters, dtype, wanted):
             return list(self.variant(dtype).backward(wanted).sequence.fake(None, *tensors, *parameters))
@@ -184,19 +185,21 @@ class Operator:
 
             @staticmethod
             def backward(ctx, *gradients):
-                ready, saved, parameters = ctx.ready, ctx.saved_tensors, ctx.parameters if numbers else ()
+                ready, saved, parameters = ctx.ready, list(ctx.saved_tensors), ctx.parameters if numbers else ()
                 derived = ready.derived
                 if grad_enabled() or not _direct(gradients) or not _direct(saved):
                     if ready.columns:
                         gradients = operator.joined(gradients)
-                    tensors = saved + tuple(gradients[i] for i in derived.arriving)
+                    tensors = (*saved, *(gradients[i] for i in derived.arriving))
                     results = operator.backward_op(tensors, parameters, derived.dtype, derived.bits)
                 else:
-                    results = derived.run(saved, gradients, ready.columns, parameters)
+                    ctx.maybe_clear_saved_tensors()  # where no other backward may follow
+                    results = derived.run(saved, gradients, ready.columns, parameters, not keeps_graph())
                 return derived.finish(results, ready.shapes)
 
         Function.__name__ = Function.__qualname__ = f"coda_{self.name}"
         op, grad_enabled, any_requires_grad = self.op, torch.is_grad_enabled, torch._C._any_requires_grad
+        keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph
 
         def autograd(*arguments):
             if grad_enabled() and any_requires_grad(*arguments):
@@ -317,8 +320,8 @@ class Ready:
     def prepare(self, key, tensors, columns):
         """The plans of the forward."""
         variant, self.columns, self.cpu = self.variant, columns, key if isinstance(key, str) else None
-        self.plain, self.plain_plan = variant.plain.body, variant.plain.plan(key, *tensors)
-        self.keep, self.keep_plan = variant.keep.body, variant.keep.plan(key, *tensors)
+        self.plain_plan, self.keep_plan = variant.plain.plan(key, *tensors), variant.keep.plan(key, *tensors)
+        self.plain, self.keep = self.plain_plan[0], self.keep_plan[0]
 
 
 class _Underived(torch.autograd.Function):
@@ -345,6 +348,13 @@ def _without_derivative(op, name):
             return list(_Underived.apply(name, len(results), *results, *inputs))
         return results
     return autograd
+
+
+def _has_one_owner(tensors, place):
+    """Does nobody but this list hold the tensor and its memory? Hooks on saved tensors may have kept it, or who looked at them."""
+    tensor = tensors[place]
+    return sys.getrefcount(tensor) <= 3 and tensor._use_count() == 1 and \
+        torch._C._storage_Use_Count(tensor.untyped_storage()._cdata) == 2
 
 
 def _picker(places):
@@ -389,7 +399,8 @@ class Derived:
         {"G": (tensor, its first column)}."""
         kept = {o.name: o for p in self.kept for o in p.operands if o.role == "out" and o.name in self.extra}
         alike, parts = {}, {}
-        for o in kept.values():
+        in_epilogues = {o.name for p in self.backward if not product_form(p) for o in p.operands}
+        for o in (o for o in kept.values() if o.name in in_epilogues):  # others are free after their product
             if len(o.dims) == 2 and o.dims[0] == rows and o.dims[1].isidentifier():
                 alike.setdefault((o.dtype, o.dims), []).append(o.name)
         for (dtype, (_, width)), names in alike.items():
@@ -481,22 +492,50 @@ class Backward:
         self.saved_of = _picker([places.index(n) for n in saved])
         read.update((o.name, o) for o in variant.inputs if o.name not in read)
         arguments = [read[n] for n in saved + arriving]
-        programs = products_gathered(programs, {o.name for o in arguments} | set(together), most_waiting=bool(operator.save))
+        gathered = products_gathered(programs, {o.name for o in arguments} | set(together), most_waiting=bool(operator.save))
         sums, axes = sums_of_runs(self.wanted, self._sources)
         for i, program in sums.items():
-            programs.append(program)
             results[results.index(self._sources[i][0])] = program.name
             self._sources[i] = program.name, program.operands[-1], None
         self.dtype, self.bits = variant.dtype, wanted
-        leading = next((o.name for o in reversed(arguments) if len(o.dims) == 2 and o.dims[0] == operator.rows), None)
-        self.sequence = Sequence(f"{operator.name}_backward", programs, arguments, results, operator.parameters,
-                                 operator.rows, leading, together, axes)
-        self._in_columns = columns_apart(operator, self.sequence, programs, arguments) if operator.columns else None
+        self._orders = [*programs, *sums.values()], [*gathered, *sums.values()]
+        self._arguments, self._results, self._axes, self._together = arguments, results, axes, together
+        self._apart = columns_apart(operator, programs, arguments) if operator.columns else None
+        ours = {n for n in read if operator.derived.held_by(n) in operator.derived.extra}
+        over = overwritten(self._orders[0], ours, results)
+        self._over = {out: together.get(kept, (read[kept], "0")) for out, kept in over.items()}
+        self._lent = [saved.index(name) for name in dict.fromkeys(held.name for held, _ in self._over.values())]
+        self._sequences = {}
         last = len(outputs) - 1
         self._arriving_in_columns = [i for i in self.arriving if i < last] + [last + i for i in range(len(operator.columns))]
         self._index = {n: i for i, n in enumerate(results)}
         self._inputs = variant.inputs
         self._places = {o.name: i for i, o in enumerate(variant.inputs)}
+
+    @property
+    def sequence(self):
+        return self._sequence(False, False)
+
+    def _sequence(self, columns, overwrites):
+        """The programs as a function. columns: one gradient a weight arrives; overwrites: results may take the memory of what was
+        kept."""
+        made = self._sequences.get((columns, overwrites))
+        if made is None:
+            with _lock:
+                made = self._sequences.setdefault((columns, overwrites), self._made(columns, overwrites))
+        return made
+
+    def _made(self, columns, overwrites):
+        operator, (whole, gathered), arguments, parts = self.operator, self._orders, self._arguments, dict(self._together)
+        if columns:
+            head, arguments, more = self._apart
+            whole, gathered = [*head, *whole[1:]], [*head, *gathered[1:]]
+            parts.update(more)
+        if overwrites:
+            parts.update(self._over)
+        leading = next((o.name for o in reversed(arguments) if len(o.dims) == 2 and o.dims[0] == operator.rows), None)
+        return Sequence(f"{operator.name}_backward", whole, arguments, self._results, operator.parameters, operator.rows, leading,
+                        parts, self._axes, gathered, set(operator.derived.extra))
 
     def _source(self, o, module):
         """Which out of the backward holds the gradient of input `o`, and which of a stack's parts it is."""
@@ -528,14 +567,17 @@ class Backward:
                 known |= set(source.dims)
         return more
 
-    def run(self, saved, gradients, columns, parameters):
-        """The programs, on gradients of the outputs; `columns`: widths of the views that the last output left as."""
-        sequence, arriving = self.sequence, self.arriving
-        if columns and self._in_columns and not any(c % 128 for c in columns):
-            sequence, arriving = self._in_columns, self._arriving_in_columns
+    def run(self, saved, gradients, columns, parameters, last):
+        """The programs, on gradients of the outputs. saved: a list, which is emptied; columns: widths of the views that the last
+        output left as; last: no other backward needs what was kept."""
+        apart, arriving, key = False, self.arriving, device_key(saved[0])
+        if columns and self._apart and not any(c % 128 for c in columns):
+            apart, arriving = True, self._arriving_in_columns
         elif columns:
             gradients = self.operator.joined(gradients)
-        return sequence.run(device_key(saved[0]), *saved, *[gradients[i] for i in arriving], *parameters)
+        overwrites = last and bool(self._lent) and all(_has_one_owner(saved, i) for i in self._lent)
+        saved += [gradients[i] for i in arriving]
+        return self._sequence(apart, overwrites).run(key, saved, *parameters)
 
     def finish(self, results, shapes):
         """Gradients in the order of the arguments of the autograd function, None where none is asked for."""

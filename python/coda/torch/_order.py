@@ -1,6 +1,9 @@
 """The order of a sequence's launches: which programs are sets of one launch, and which launches are made by one call."""
 
 import re
+import struct
+
+from .._library import load
 
 MOST_SETS = 8
 
@@ -45,29 +48,64 @@ def products_gathered(programs, kept, most_waiting):
     return programs
 
 
-def calls_of(launches, made, dying):
+def sizes_of_product(program):
+    """Rows, columns and depth of a plain bf16 product, as they are declared; None: it is none."""
+    form = product_form(program)
+    if form is None or form[5:] != ("bf16",) * 3:
+        return None
+    left, out = program.operands[form[1]], program.operands[2]
+    return out.dims[0], out.dims[1], left.dims[0 if form[3] else 1]
+
+
+def is_faster(device, lists, gathered):
+    """Are products, [(rows, columns, depth), ..] in lists that may be one launch, faster when gathered? The library says what
+    launches take. One of less than a twenty-fifth is no reason to let matrices wait."""
+    def time(products):
+        flat = [n for sizes in products for n in sizes]
+        return load().coda_product_time(device.handle, struct.pack(f"@{len(flat)}q", *flat), len(products))
+
+    def best(products):
+        return min(time(products), sum(time([p]) for p in products)) if len(products) > 1 else time(products)
+    return 25 * sum(map(best, gathered)) < 24 * sum(map(best, lists))
+
+
+def calls_of(made, dying):
     """The launches by index, those that one call of the library makes as one list.
 
-    A launch that touches nothing of those before it in the call may take over their last wave, if its memory was there before the
-    first of them: another thread may launch on the same stream between two of them, and what that one frees must not become
-    memory of the next. So all memory of a call is allocated before it. Launches that are not apart join a call where that costs
-    no memory.
+    In a list, launches that touch nothing of those before them may take over their last wave. Another thread may launch on the same
+    stream between two of them, and what that one frees must not become memory of the next: so all memory of a call is allocated
+    before it. Therefore a call ends where the next launch needs new memory and something is free by then.
 
-    launches    for each, tensors by name: whether it writes them
-    made        for each, how many tensors are allocated for it
-    dying       for each, how many tensors are used last by it
+    made     for each launch, how many matrices are allocated for it
+    dying    for each, how many tensors are used last by it
     """
-    calls, pending, died = [], {}, 0
-    for i, touched in enumerate(launches):
-        apart = bool(pending) and not any(name in pending and (writes or pending[name]) for name, writes in touched.items())
-        if not apart:
-            pending = {}
-        if calls and (apart or not made[i] or not died):
+    calls, died = [], 0
+    for i, (new, last) in enumerate(zip(made, dying)):
+        if calls and not (new and died):
             calls[-1].append(i)
         else:
             calls.append([i])
             died = 0
-        died += dying[i]
-        for name, writes in touched.items():
-            pending[name] = writes or pending.get(name, False)
+        died += last
     return calls
+
+
+_ELSEWHERE = re.compile(r"\b(rope|rope_inverse|halves|join_halves|pairs|join|gather|onehot|pick)\(")
+
+
+def overwritten(programs, free, results):
+    """Which outs may take the memory of an `in` of the same program, {out: in}: matrices of one type and shape, of which the `in`
+    is among `free`, is read at the places that are written, and is not read later."""
+    last = {o.name: i for i, p in enumerate(programs) for o in p.operands}
+    taken = {}
+    for i, program in enumerate(programs):
+        if _ELSEWHERE.search(program.text):
+            continue
+        ins = [o for o in program.operands if o.role == "in" and o.name in free and last[o.name] == i]
+        for out in program.operands:
+            place = next((o for o in ins if out.role == "out" and out.name not in results and len(o.dims) == 2 and
+                          (o.dtype, o.dims) == (out.dtype, out.dims)), None)
+            if place is not None:
+                taken[out.name] = place.name
+                ins.remove(place)
+    return taken

@@ -17,7 +17,7 @@ from .._device import Kernel
 from .._errors import check
 from .._library import DTYPE_SIZE, DTYPES, ErrorStruct, load
 from ._launch import TORCH_DTYPE, device_of
-from ._order import calls_of, sets_of_products
+from ._order import calls_of, is_faster, sets_of_products, sizes_of_product
 
 MOST_PLANS = 4096
 _OPERAND = struct.Struct("@iiqqq").pack  # a coda_tensor behind its address
@@ -126,17 +126,21 @@ class Sequence:
                 the argument `leading`
     parts       operands that are columns of another one: {"dZ_k": (dZ, "Q")} is the operand dZ from column Q on
     axes        sizes by axes of which no argument's are: {"runs": "(M + 63) // 64"}
+    gathered    the programs in another order, which is taken where products that stand together there are faster as one launch
+    releases    not None: the arguments come as a list, `run(key, [*arguments], *parameters)`, which is emptied, and each is let go
+                after its last use. Names of those that nobody else holds then
 
-    `plan(key, *arguments)` is what their shapes and strides come to, `body(plan, *arguments, *parameters)` a run with it.
-    `fake` allocates the results alone.
+    `plan(key, *arguments)` is what their shapes and strides come to; its first item is a function that runs with it,
+    `plan[0](plan, *arguments, *parameters)`. `fake` allocates the results alone.
     """
 
-    def __init__(self, name, programs, arguments, results, parameters, rows=None, leading=None, parts=None, axes=None):
-        self.rows, self.leading = rows, leading
+    def __init__(self, name, programs, arguments, results, parameters, rows=None, leading=None, parts=None, axes=None,
+                 gathered=None, releases=None):
+        self.rows, self.leading, self.releases = rows, leading, releases
         self.given_parts = parts or {}
         self.parts = {part: (base.name, column) for part, (base, column) in (parts or {}).items()}
         self.bases = {base.name: base for base, _ in (parts or {}).values()}
-        self.name, self.programs = name, list(programs)
+        self.name, self.programs, self.gathered = name, list(programs), list(gathered or programs)
         self.arguments, self.results, self.parameters = list(arguments), list(results), list(parameters)
         self.axes, self.shapes, self.kernels, self.plans = {}, {o.name: o for o in self.arguments}, [], {}
         for program in self.programs:
@@ -152,15 +156,36 @@ class Sequence:
         self._scope["launch"], self._scope["launch_sets"], self._scope["launch_list"] = _launch_functions()
         self._scope.update((f"dtype_{name}", dtype) for name, dtype in TORCH_DTYPE.items())
         self._tensors = [_tensor(o.name) for o in self.arguments]
+        self._given = self._tensors if releases is None else ["held"]
         self.fake = self._function("fake", ["key", *self._tensors], self._fake())
+        self.plan = self._plans()
+        self._scope["plan_of"] = self.plan
+        self.run = self._function("run", ["key", *self._given], self._run())
+
+    def _plans(self):
+        """The function `plan`: of the one order of the programs, or of that which is faster for the sizes."""
+        whole = self._way(self.programs)
+        gathered = self._way(self.gathered) if self.gathered != self.programs else None
+        if gathered is None:
+            return whole
+        products = self._function("products", ["key", *self._tensors], self._products())
+
+        def plan(key, *tensors):
+            faster = key.__class__ is int and is_faster(device_of(key), *products(key, *tensors))
+            return (gathered if faster else whole)(key, *tensors)
+        return plan
+
+    def _way(self, programs):
+        """The function `plan` for an order of the programs."""
+        self._programs, shared, self._scope = programs, self._scope, dict(self._scope)
         body = self._body()
-        self.plan = self._function("plan", ["key", *self._tensors], self._plan())
-        self.body = self._function("body", ["plan", *self._tensors], body)
-        self._scope.update(plan_of=self.plan, body=self.body)
-        self.run = self._function("run", ["key", *self._tensors], self._run())
+        plan = self._function("plan", ["key", *self._tensors], self._plan())
+        self._scope["body"] = self._function("body", ["plan", *self._given], body)
+        self._scope = shared
+        return plan
 
     def _function(self, name, arguments, lines):
-        parameters = [] if name == "plan" else [f"p_{p}" for p in self.parameters]
+        parameters = [] if name in ("plan", "products") else [f"p_{p}" for p in self.parameters]
         source = f"def {name}({', '.join(arguments + parameters)}):\n" + "".join(f"    {line}\n" for line in lines)
         exec(compile(source, f"<coda {self.name}>", "exec"), self._scope)
         return self._scope[name]
@@ -171,9 +196,11 @@ class Sequence:
 
     def _run(self):
         arguments = ", ".join(self._tensors)
-        return [f"signature = (key, {self.signature()})",
-                f"plan = plans.get(signature) or remember(signature, plan_of(key, {arguments}))",
-                f"return body(plan, {', '.join(self._tensors + [f'p_{p}' for p in self.parameters])})"]
+        lines = [f"signature = (key, {self.signature()})",
+                 f"plan = plans.get(signature) or remember(signature, plan_of(key, {arguments}))"]
+        if self.releases is not None:
+            lines = [f"{arguments}, = held", *lines, " = ".join([*self._tensors, "None"])]
+        return lines + [f"return plan[0](plan, {', '.join(self._given + [f'p_{p}' for p in self.parameters])})"]
 
     def _remember(self, signature, plan):
         if len(self.plans) >= MOST_PLANS:
@@ -224,6 +251,17 @@ class Sequence:
             for o, dim, name in later:
                 lines.append(f"    if {name} != {_evaluate(dim)}: raise mismatch('{o}', {_tensor(o)}.shape, {sizes})")
         return lines, known
+
+    def _products(self):
+        """Sizes of the products that stand side by side, in both orders of the programs."""
+        lines, _ = self._sizes()
+        orders = []
+        for programs in (self.programs, self.gathered):
+            lists = [[sizes_of_product(programs[i]) for i in places] for places in sets_of_products(programs)]
+            texts = [", ".join(f"({', '.join(map(_evaluate, sizes))})" for sizes in products)
+                     for products in lists if products[0]]
+            orders.append(", ".join(f"[{text}]" for text in texts))
+        return lines + [f"return [{orders[0]}], [{orders[1]}]"]
 
     def _is_rows(self, o):
         return self.rows is not None and len(o.dims) == 2 and o.dims[0] == self.rows
@@ -292,21 +330,25 @@ class Sequence:
         """The launches, and on the way everything that a plan holds: {name in the body: expression in the plan}."""
         self._planned = {}
         lines, zeros = [], []
-        launches = sets_of_products(self.programs)
-        touched, made, last = self._touched(launches)
-        dying = [[n for n, place in last.items() if place == i and n not in self.shapes and n not in self.results]
-                 for i in range(len(launches))]
-        for places in calls_of(touched, [len(names) for names in made], [len(names) for names in dying]):
+        launches = sets_of_products(self._programs)
+        made, last = self._lives(launches)
+        keeps = set(self.results) if self.releases is not None else {*self.results, *self.shapes}
+        dying = [[n for n, place in last.items() if place == i and n not in keeps] for i in range(len(launches))]
+        freed = [sum(n not in self.shapes or n in (self.releases or ()) for n in names) for names in dying]
+        matrices = [sum(len(dims) == 2 and all("/" not in d for d in dims) for dims in map(self._dims, names)) for names in made]
+        for places in calls_of(matrices, freed):
             lines += [self._allocate(name, "zeros" if adds else "empty") for i in places for name, adds in made[i].items()]
             lines += self._launch([launches[i] for i in places])
             lines += [f"{_tensor(name)} = None" for i in places for name in dying[i]]
         for name in self.results:
             self._planned.setdefault(f"z_{name}", self._shape(name))
             zeros.append(f"{self._tensors[0]}.new_zeros(z_{name}, dtype=dtype_{self._operand(name).dtype}), ")
-        return [f"key, again, {''.join(n + ', ' for n in self._planned)} = plan",
+        arguments = ", ".join(self._tensors)
+        return [f"_, key, again, {''.join(n + ', ' for n in self._planned)} = plan",
+                *([f"{arguments}, = held", "held.clear()"] if self.releases is not None else ()),
                 "if again is not None:",
                 f"    if again is EMPTY: return ({''.join(zeros)})",
-                f"    {', '.join(self._tensors)}, = again({', '.join(self._tensors)})",
+                f"    {arguments}, = again({arguments})",
                 "if key.__class__ is int: stream, empty = stream_of(key), empty_on(key)",
                 "else: stream, empty = None, empty_cpu",
                 "text = error()"] + lines + [self._return()]
@@ -316,10 +358,10 @@ class Sequence:
         lines += [f"r_{o.name}, a_{o.name} = layout('{o.name}', {_tensor(o.name)})" for o in self.arguments]
         empty = " or ".join(f"{n} == 0" for n in known.values()) or "False"
         lines += [f"if {empty}:",
-                  "    return (key, EMPTY, " + "".join((e if n.startswith("z_") else "None") + ", "
+                  "    return (body, key, EMPTY, " + "".join((e if n.startswith("z_") else "None") + ", "
                                                       for n, e in self._planned.items()) + ")",
                   f"again = again_of([{', '.join(f'a_{o.name}' for o in self.arguments)}])"]
-        return lines + [f"return (key, again, {''.join(e + ', ' for e in self._planned.values())})"]
+        return lines + [f"return (body, key, again, {''.join(e + ', ' for e in self._planned.values())})"]
 
     def _operands(self, i, program):
         """Addresses and descriptions of a program's operands; the plan gets what does not change."""
@@ -340,30 +382,31 @@ class Sequence:
             values += [f"{place}.data_ptr()" + (f" + o_{i}_{k}" if o.name in self.parts else ""), f"c_{i}_{k}"]
         return values
 
-    def _touched(self, launches):
-        """Of each launch the tensors that it touches, {name: does it write it}; those that are made for it, {name: do sums begin
-        there}; and of each tensor the last launch that touches it."""
-        touched, made, last, known = [], [], {}, set(self.shapes)
+    def _lives(self, launches):
+        """Of each launch the tensors that are made for it, {name: do sums begin there}; of each tensor the last launch that touches
+        it."""
+        made, last, known = [], {}, set(self.shapes)
         for i, places in enumerate(launches):
-            touched.append({})
             made.append({})
-            for o in (o for k in places for o in self.programs[k].operands):
+            for o in (o for k in places for o in self._programs[k].operands):
                 name = self.parts.get(o.name, (o.name,))[0]
-                touched[i][name] = o.role != "in" or touched[i].get(name, False)
                 last[name] = i
                 if name not in known:
                     made[i][name] = o.role == "accumulate"
                     known.add(name)
-        return touched, made, last
+        return made, last
+
+    def _dims(self, name):
+        return self._operand(name).dims
 
     def _launch(self, launches):
         """One call of the library: a program, the sets of several alike, or several of these. The plan gets the kernels."""
         scope, kernels, values, parameters = self._scope, [], [], []
-        first, operands = launches[0][0], sum(len(self.programs[k].operands) for places in launches for k in places)
+        first, operands = launches[0][0], sum(len(self._programs[k].operands) for places in launches for k in places)
         for places in launches:
-            values += [v for k in places for v in self._operands(k, self.programs[k])]
+            values += [v for k in places for v in self._operands(k, self._programs[k])]
             kernels.append(self._kernel(places))
-            parameters += [f"p_{p}" for p in self.programs[places[0]].parameters]
+            parameters += [f"p_{p}" for p in self._programs[places[0]].parameters]
         scope[f"pack_{first}"] = struct.Struct("@" + "P32s" * operands).pack
         given = f"pack_{first}({', '.join(values)})"
         passed = "None"
@@ -384,7 +427,7 @@ class Sequence:
     def _kernel(self, places):
         """The kernel of a program, or of the sets of several alike, as an expression in the plan."""
         i, sets = places[0], len(places)
-        program, kernels = self.programs[i], {}
+        program, kernels = self._programs[i], {}
         fixed = [a for a, kind in program.axes.items() if kind == "fixed"]
         self._scope[f"kernel_{i}"] = lambda key, *sizes: (kernels.get((key, sizes)) or
                                                           self._create(program, fixed, kernels, key, sizes, sets))
