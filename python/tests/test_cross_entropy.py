@@ -96,6 +96,7 @@ def test_the_weights_gradient_adds_up_in_main_grad(device, dtype):
     for _ in range(2):
         C.linear_cross_entropy(x, w2 := w.detach().requires_grad_(), target, main_grad=main, chunk_rows=6).backward()
         assert w2.grad is None
+    assert main._version == 2
     torch.testing.assert_close(main - 1, w.grad.float(), rtol=2e-2, atol=1e-3)
 
 
@@ -126,18 +127,31 @@ def test_a_gradient_rounded_with_every_chunk_is_close(device):
 
 
 
-def test_a_second_backward_is_refused_or_recomputed(device):
+@pytest.mark.parametrize("recompute", [False, True])
+def test_a_second_backward_where_the_graph_was_kept_and_only_there(device, recompute):
     x, w = torch.randn(6, 16, device=device, requires_grad=True), torch.randn(40, 16, device=device, requires_grad=True)
-    target = torch.arange(6, device=device)
-    loss = C.linear_cross_entropy(x, w, target)
-    loss.backward(retain_graph=True)
-    with pytest.raises(RuntimeError, match="recompute=True"):
-        loss.backward()
-    loss, w.grad = C.linear_cross_entropy(x, w, target, recompute=True), None
-    loss.backward(retain_graph=True)
-    once = w.grad.clone()
+    loss = C.linear_cross_entropy(x, w, torch.arange(6, device=device), recompute=recompute)
+    (3 * loss).backward(retain_graph=True)
+    first = w.grad.clone()
     loss.backward()
-    torch.testing.assert_close(w.grad, 2 * once)
+    torch.testing.assert_close(w.grad, first + first / 3)
+    with pytest.raises(RuntimeError, match="a second time"):
+        loss.backward()
+
+
+def test_an_ignore_index_that_is_no_i32(device):
+    x, w = torch.randn(3, 16, device=device), torch.randn(40, 16, device=device)
+    rows = C.linear_cross_entropy(x, w, torch.tensor([0, 2**40, 5], device=device), ignore_index=2**40, reduction="none")
+    assert rows.bool().tolist() == [True, False, True]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the assertion would end the GPU's context")
+def test_a_target_out_of_bounds_is_seen_in_a_compiled_graph():
+    x, w = torch.randn(3, 16), torch.randn(40, 16)
+    loss = torch.compile(lambda t: C.linear_cross_entropy(x, w, t), fullgraph=True, backend="aot_eager")
+    loss(torch.tensor([0, -100, 39]))
+    with pytest.raises(RuntimeError, match="a target is out of bounds"):
+        loss(torch.tensor([0, 1, 40]))
 
 
 def test_compiled_with_fullgraph(device):

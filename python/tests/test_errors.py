@@ -24,6 +24,8 @@ CASES = [
     (lambda: C.linear_swiglu(x, gate, up, norm_weight=torch.ones(8), norm_offset=2), ValueError, "norm_offset is 2"),
     (lambda: C.linear_swiglu(x, gate.half(), up.half(), norm_weight=torch.ones(8).half()), TypeError, "float32 norm_weight"),
     (lambda: C.linear_swiglu(x, gate.half(), up, norm_weight=torch.ones(8)), TypeError, "float16.*`up` is torch.float32"),
+    (lambda: C.linear(x.to_sparse(), weight), TypeError, "`x` has layout torch.sparse_coo"),
+    (lambda: C.linear(x, weight.to_mkldnn()), TypeError, "`weight` has layout torch._mkldnn"),
     (lambda: C.rmsnorm_linear(x, None, weight), TypeError, "norm_weight"),
     (lambda: C.linear(x, weight, torch.ones(9)), ValueError, r"`bias` has shape \[9\]"),
     (lambda: C.linear_residual(x, weight, torch.ones(5, 10)), ValueError, "`residual` has shape"),
@@ -47,6 +49,7 @@ CASES = [
     (lambda: C.linear_cross_entropy(x, weight, target, chunk_rows=0), ValueError, "chunk_rows"),
     (lambda: C.linear_cross_entropy(x, weight, target, reduction="none", recompute=False), ValueError, "recompute"),
     (lambda: C.linear_cross_entropy(x, weight, target, main_grad=torch.zeros(10, 7)), ValueError, "main_grad"),
+    (lambda: C.linear_cross_entropy(x, weight, target, main_grad=[0]), ValueError, "main_grad"),
     (lambda: C.program("program p { in A : bf16[M, K] }"), coda.InvalidError, "has no out"),
     (lambda: C.program("program p { in A : f32[M, K]\n out Y : f32[M, K] += A }"), coda.UnsupportedError, "in place"),
     (lambda: C.program("program a { in A : f32[M, K]\n out Y : f32[M, K] = A }\n"

@@ -1,5 +1,8 @@
 """The operators inside torch's machinery: opcheck, compile, autocast, checkpointing, gradients only where asked."""
 
+import copy
+import pickle
+
 import pytest
 import torch
 import torch._dynamo.testing
@@ -168,6 +171,68 @@ def test_a_second_derivative_is_refused(device):
         g.sum().backward()
 
 
+def double_backward(device, **options):
+    x, w = (torch.randn(*s, device=device, requires_grad=True) for s in ((4, 8), (9, 8)))
+    loss = C.linear_cross_entropy(x, w, torch.arange(4, device=device), **options).sum()
+    torch.autograd.grad(loss, (x, w), create_graph=True)[0].square().sum().backward()
+
+
+def dual(x, w):
+    with torch.autograd.forward_ad.dual_level():
+        return C.linear(torch.autograd.forward_ad.make_dual(x, x), w)
+
+
+UNSERVED = {
+    "jvp": lambda x, w: torch.func.jvp(lambda x: C.linear(x, w), (x,), (x,)),
+    "dual numbers": dual,
+    "jvp of the loss": lambda x, w: torch.func.jvp(
+        lambda x: C.linear_cross_entropy(x, w, torch.arange(4, device=x.device)), (x,), (x,)),
+    "func.grad": lambda x, w: torch.func.grad(lambda x: C.linear_swiglu(x, w, w).sum())(x),
+    "func.grad of the loss": lambda x, w: torch.func.grad(
+        lambda x: C.linear_cross_entropy(x, w, torch.arange(4, device=x.device)))(x),
+    "a second derivative of the loss": lambda x, w: double_backward(x.device),
+    "of the loss computed again": lambda x, w: double_backward(x.device, recompute=True),
+    "of the loss of every row": lambda x, w: double_backward(x.device, reduction="none"),
+}
+
+
+@pytest.mark.parametrize("way", list(UNSERVED))
+def test_ways_to_differentiate_that_nothing_serves_are_refused(device, way):
+    x, w = torch.randn(4, 8, device=device), torch.randn(9, 8, device=device)
+    for _ in range(2):
+        C.linear(x, w), C.linear_swiglu(x, w, w)  # a call that was seen before
+        with pytest.raises(NotImplementedError, match="coda::.*(derivative|second)"):
+            UNSERVED[way](x, w)
+
+
+def test_a_vector_or_a_residual_trained_alone(device):
+    x, w, b, r = (torch.randn(*s, device=device) for s in ((4, 8), (6, 8), (6,), (4, 6)))
+    for function, trained in ((lambda: C.linear(x, w, b), b), (lambda: C.linear_residual(x, w, r), r)):
+        trained.requires_grad_()
+        function().sum().backward()
+        assert torch.equal(trained.grad, torch.full_like(trained, 4.0 if trained is b else 1.0))
+
+
+def test_views_that_torch_has_yet_to_negate_and_tensors_without_memory(device):
+    x, w = torch.randn(4, 8, device=device), torch.randn(6, 8, device=device)
+    for _ in range(2):
+        expected = C.linear(-x, w)
+        assert torch.equal(C.linear(torch._neg_view(x), w), expected)
+        assert torch.equal(C.linear(x, torch._neg_view(w)), expected)
+        made = C.linear_cross_entropy(C.linear(x.to("meta"), w.to("meta")), torch.empty(9, 6, device="meta"),
+                                      torch.empty(4, dtype=torch.long, device="meta"))
+        assert made.is_meta and made.shape == ()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_jit_trace_records_the_operator(device):
+    w = torch.randn(6, 8, device=device)
+    for _ in range(2):
+        traced = torch.jit.trace(lambda x: C.linear(x, w), (torch.randn(4, 8, device=device),))
+        x = torch.randn(4, 8, device=device)
+        assert torch.equal(traced(x), C.linear(x, w)) and "coda::linear" in str(traced.graph)
+
+
 def test_a_call_that_was_seen_before_sees_what_changed(device):
     x, w = torch.randn(8, 8, device=device), torch.nn.Parameter(torch.randn(8, 8, device=device))
     for _ in range(3):
@@ -250,6 +315,11 @@ def test_a_program_of_ones_own(device):
         compare(lambda *t: f(*t, slope=1.5), theirs, tensors)
     torch.library.opcheck(f._operator.op, (*(t.requires_grad_() for t in map(torch.clone, tensors)), 2.0)) \
         if device.type == "cpu" else None
+
+
+def test_a_program_is_pickled_as_its_text():
+    f = C.program(GATED)
+    assert pickle.loads(pickle.dumps(f)) is f and copy.deepcopy(f) is f and f.__doc__.startswith("program scaled_gate")
 
 
 def test_a_block_with_a_whole_row_in_it(device):

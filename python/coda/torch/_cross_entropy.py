@@ -8,7 +8,7 @@ import torch
 from .._program import Module, standard_module
 from ._cross_entropy_text import BY_EXPONENTIALS, GRADIENTS, by_pass
 from ._launch import CODA_DTYPE, device_key
-from ._operator import LIBRARY
+from ._operator import LIBRARY, Underived, refuse_unserved_modes
 from ._sequence import Sequence
 
 
@@ -251,6 +251,8 @@ def _backward(x, weight, target, w, u, main_grad, ignore, smoothing, cap, z_loss
     dx = x.new_empty(x.shape) if need_x else None
     dw = _WeightGradient(chunks, exact, main_grad) if need_w else None
     chunks.run(w.contiguous(), u.contiguous(), dx, dw and dw.add)
+    if main_grad is not None and need_w:
+        torch.autograd.graph.increment_version(main_grad)
     return none if dx is None else dx, none.clone() if dw is None or main_grad is not None else dw.value
 
 
@@ -282,6 +284,7 @@ _impl("linear_cross_entropy",
       lambda x, w, t, m, reduction, i, s, c, z, chunk, *_: _fake_forward(x, w, t, reduction, i, s, c, z, chunk, True, False,
                                                                          False)[:2])
 _ops = torch.ops.coda
+_graph_is_kept = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", lambda: False)
 
 
 class _Function(torch.autograd.Function):
@@ -305,26 +308,37 @@ class _Function(torch.autograd.Function):
         need_x, need_w = ctx.needs
         rest = (None,) * 10
         if not ctx.recompute:
-            return (*_scale(ctx, d_loss), *rest)
+            return (*_once(_scale(ctx, d_loss)), *rest)
         x, weight, target = ctx.saved_tensors
         w, u = d_loss, d_zl
         if ctx.reduction != NONE:
             scale = _row_scale(target, ctx.reduction, ctx.numbers[0])
             w, u = scale * d_loss, scale * d_zl
-        dx, dw = _ops.linear_cross_entropy_backward(x, weight, target, w, u, ctx.main_grad, *ctx.numbers, need_x, need_w)
-        return dx if need_x else None, dw if need_w and ctx.main_grad is None else None, *rest
+        with torch.no_grad():
+            dx, dw = _ops.linear_cross_entropy_backward(x, weight, target, w, u, ctx.main_grad, *ctx.numbers, need_x, need_w)
+        return (*_once((dx if need_x else None, dw if need_w and ctx.main_grad is None else None)), *rest)
+
+
+def _once(gradients):
+    """Gradients that refuse to be differentiated, where somebody may try (create_graph=True)."""
+    if not torch.is_grad_enabled():
+        return gradients
+    made = iter(Underived.of("linear_cross_entropy", [g for g in gradients if g is not None]))
+    return tuple(g if g is None else next(made) for g in gradients)
 
 
 def _scale(ctx, d_loss):
-    """The gradients that the forward made, times the one that arrives: in place, for the weight's is large."""
+    """The gradients that the forward made, times the one that arrives: in place, for the weight's is large, where nobody asked
+    to keep them (retain_graph)."""
     if ctx.spent:
-        raise RuntimeError("linear_cross_entropy: a second backward through one loss, whose gradients were given away by the "
-                           "first. Pass recompute=True to allow it")
+        raise RuntimeError("linear_cross_entropy: trying to backward through the graph a second time, whose gradients were given "
+                           "away by the first. Specify retain_graph=True there")
     scaled, less_one = [], None
     for gradient, need in zip(ctx.saved_tensors, ctx.needs):
         if not need:
             scaled.append(None)
-        elif torch.compiler.is_compiling() or type(gradient) is not torch.Tensor or torch._C._len_torch_dispatch_stack():
+        elif torch.compiler.is_compiling() or type(gradient) is not torch.Tensor or torch._C._len_torch_dispatch_stack() or \
+                _graph_is_kept():
             scaled.append((gradient * d_loss).to(gradient.dtype))
         else:
             less_one = d_loss - 1 if less_one is None else less_one
@@ -335,7 +349,9 @@ def _scale(ctx, d_loss):
 
 
 def _autograd(*arguments):
-    if torch.is_grad_enabled() and torch._C._any_requires_grad(*arguments[:2]):
+    recorded = torch.is_grad_enabled() and torch._C._any_requires_grad(*arguments[:2])
+    refuse_unserved_modes("linear_cross_entropy", arguments[:2], recorded)
+    if recorded:
         return _Function.apply(*arguments)
     with torch._C._AutoDispatchBelowAutograd():
         return _ops.linear_cross_entropy(*arguments)

@@ -8,6 +8,7 @@ import sys
 import threading
 
 import torch
+import torch.autograd.forward_ad as forward_ad
 
 from .._errors import UnsupportedError
 from .._program import Module, Operand
@@ -23,19 +24,34 @@ _lock = threading.RLock()
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _modes = torch._C._len_torch_dispatch_stack
 _transforms = torch._C._functorch.peek_interpreter_stack
+_traced = torch._C._get_tracing_state  # of torch.jit.trace
 # No public class, so only of versions that were tried.
 _TENSOR_GUARDS = torch._C._dynamo.guards.TensorGuards if torch.__version__.split(".")[:2] in (["2", "11"], ["2", "13"]) else None
 
 
 def _direct(tensors):
-    """Nobody looks on: no tracing, no mode, no transform, no subclass. Then the dispatcher has nothing to do for us, and a
-    call without it costs half."""
-    if torch.compiler.is_compiling() or _modes() or _transforms() is not None:
+    """Nobody looks on: no tracing, no mode, no transform, no subclass, no tangents, no view that torch has yet to negate. Then
+    the dispatcher has nothing to do for us, and a call without it costs half."""
+    if torch.compiler.is_compiling() or _modes() or _transforms() is not None or forward_ad._current_level >= 0 or _traced():
         return False
     for t in tensors:
-        if type(t) not in _PLAIN or not (t.is_cuda or t.is_cpu):
+        if type(t) not in _PLAIN or not (t.is_cuda or t.is_cpu) or t.is_neg():
             return False
     return True
+
+
+def has_tangent(tensors):
+    """Is one of these a dual number of forward-mode differentiation?"""
+    return forward_ad._current_level >= 0 and any(forward_ad.unpack_dual(t).tangent is not None for t in tensors)
+
+
+def refuse_unserved_modes(name, tensors, recorded):
+    """Raises for ways to differentiate that our backwards do not serve and torch would pass over or say badly."""
+    if has_tangent(tensors):
+        raise NotImplementedError(f"coda::{name} has no forward-mode derivative (jvp, jacfwd, dual numbers); use reverse mode")
+    if recorded and _transforms() is not None:
+        raise NotImplementedError(f"coda::{name} has no derivative under torch.func's transforms (grad, vjp, jacrev); use "
+                                  "torch.autograd.grad or backward()")
 
 
 class Operator:
@@ -202,7 +218,9 @@ class Operator:
         keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph
 
         def autograd(*arguments):
-            if grad_enabled() and any_requires_grad(*arguments):
+            recorded = grad_enabled() and any_requires_grad(*arguments)
+            refuse_unserved_modes(operator.name, arguments[:len(operator.inputs)], recorded)
+            if recorded:
                 if operator.derived.why_not:
                     raise NotImplementedError(f"coda::{operator.name} has no backward: {operator.derived.why_not}")
                 return Function.apply(None, *arguments)
@@ -247,16 +265,16 @@ class Operator:
     def quick(self):
         """`call` for arguments whose types, shapes and strides it has seen; None for others and where somebody looks on."""
         tensors, arguments = self._arguments()
-        signature = "".join(f"{t}.__class__, {t}.dtype, {t}.get_device(), {t}.requires_grad, {t}.shape, {t}.stride(), "
+        signature = "".join(f"{t}.__class__, {t}.dtype, {t}.device, {t}.is_neg(), {t}.requires_grad, {t}.shape, {t}.stride(), "
                             for t in tensors)
         source = f"""def quick({arguments}):
-    if compiling() or modes(): return None
+    if compiling() or modes() or forward_ad._current_level >= 0 or traced(): return None
     guard, ready = recent[0]
     if not guard({", ".join(tensors)}):
         if transforms() is not None or autocast(): return None
         try:
             ready = find(({signature}))
-        except AttributeError:
+        except (AttributeError, RuntimeError):  # no tensor, or one without strides
             return None
         if ready is None: return None
         recent[0] = ready.guard or guard_of(ready, {", ".join(tensors)}), ready
@@ -266,14 +284,14 @@ class Operator:
     return {self._result()}
 """
         return _compiled(f"{self.name} quick", source, "quick", compiling=torch.compiler.is_compiling, modes=_modes,
-                         transforms=_transforms, autocast=torch._C._is_any_autocast_enabled, find=self._seen.get,
+                         forward_ad=forward_ad, traced=_traced, transforms=_transforms, autocast=torch._C._is_any_autocast_enabled, find=self._seen.get,
                          cpu_name=cpu_name, grad_enabled=torch.is_grad_enabled, apply=self._apply, guard_of=_guard_of,
                          recent=[(_never, None)])
 
     def _ready(self, tensors):
         """The plans for arguments of these types, shapes and strides."""
         signature = tuple(x for t in tensors
-                          for x in (t.__class__, t.dtype, t.get_device(), t.requires_grad, t.shape, t.stride()))
+                          for x in (t.__class__, t.dtype, t.device, t.is_neg(), t.requires_grad, t.shape, t.stride()))
         key, ready = device_key(tensors[0]), self._seen.get(signature)
         if ready is None or (ready.cpu is not None and ready.cpu != key):
             for o, t in zip(self.inputs, tensors):
@@ -324,13 +342,18 @@ class Ready:
         self.plain, self.keep = self.plain_plan[0], self.keep_plan[0]
 
 
-class _Underived(torch.autograd.Function):
+class Underived(torch.autograd.Function):
     """Results of an operator whose own derivative nobody knows."""
 
     @staticmethod
     def forward(ctx, name, count, *tensors):
         ctx.name = name
         return tensors[:count]
+
+    @classmethod
+    def of(cls, name, results):
+        """The results as something that seems to depend on something, so that a derivative is asked for and refused."""
+        return cls.apply(name, len(results), *(r.detach().requires_grad_() for r in results))
 
     @staticmethod
     def backward(ctx, *gradients):
@@ -345,7 +368,7 @@ def _without_derivative(op, name):
             results = op(*arguments)
         inputs = [t for a in arguments for t in (a if isinstance(a, (list, tuple)) else (a,)) if isinstance(t, torch.Tensor)]
         if torch.is_grad_enabled() and torch._C._any_requires_grad(*inputs):
-            return list(_Underived.apply(name, len(results), *results, *inputs))
+            return list(Underived.apply(name, len(results), *results, *inputs))
         return results
     return autograd
 
@@ -570,7 +593,7 @@ class Backward:
     def run(self, saved, gradients, columns, parameters, last):
         """The programs, on gradients of the outputs. saved: a list, which is emptied; columns: widths of the views that the last
         output left as; last: no other backward needs what was kept."""
-        apart, arriving, key = False, self.arriving, device_key(saved[0])
+        apart, arriving, key = False, self.arriving, device_key(saved[0] if saved else gradients[0])
         if columns and self._apart and not any(c % 128 for c in columns):
             apart, arriving = True, self._arriving_in_columns
         elif columns:

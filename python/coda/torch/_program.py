@@ -17,13 +17,13 @@ class ProgramFunction:
     tuple. "bf16" in the text stands for the type of the tensors, so that one text serves bfloat16, float16 and float32.
     """
 
-    def __init__(self, operator: Operator):
+    def __init__(self, operator: Operator, text: str):
         self._operator = operator
         self.name = operator.name
         self.inputs = tuple(o.name for o in operator.inputs)
         self.outputs = tuple(o.name for o in operator.outputs)
         self.parameters = operator.block.parameters
-        self.__name__, self.__doc__ = self.name, operator.block.text
+        self.__name__, self.__doc__ = self.name, text
 
     def __call__(self, *tensors, **named):
         numbers = [float(named.pop(p, default)) for p, default in self.parameters.items()]
@@ -39,6 +39,9 @@ class ProgramFunction:
                             "were given")
         self._operator.check(tensors)
         return self._operator.call(*tensors, *numbers)
+
+    def __reduce__(self):
+        return program, (self.__doc__,)
 
     @property
     def backward_text(self) -> str:
@@ -63,5 +66,5 @@ def program(text: str) -> ProgramFunction:
     with _lock:
         if canonical not in _made:
             name = f"{module[0].name}_{hashlib.sha256(canonical.encode()).hexdigest()[:8]}"
-            _made[canonical] = ProgramFunction(Operator(name, canonical))
+            _made[canonical] = ProgramFunction(Operator(name, canonical), canonical)
         return _made[canonical]

@@ -36,12 +36,17 @@ def _fits(x, tensors):
         dtype, place = x.dtype, x.get_device()
         if dtype not in COMPUTE_DTYPES or torch.is_autocast_enabled("cuda" if place >= 0 else "cpu") or not x.dim():
             return False
-        for t in tensors:
-            if t.dtype is not dtype or t.get_device() != place or t.is_meta:
+        for t in (x, *tensors):
+            if t.dtype is not dtype or t.get_device() != place or t.is_meta or t.layout is not torch.strided:
                 return False
         return True
     except AttributeError:
         return False
+
+
+def autocasts(x):
+    """Is autocast on for tensors like this one? (torch's function fails for devices that have none, such as meta.)"""
+    return torch.amp.is_autocast_available(x.device.type) and torch.is_autocast_enabled(x.device.type)
 
 
 def _prepare(name, x, names, tensors):
@@ -50,7 +55,7 @@ def _prepare(name, x, names, tensors):
         return x, tensors
     if not isinstance(x, torch.Tensor):
         raise TypeError(f"{name}: `x` must be a Tensor or a Normed, not {type(x).__name__}")
-    if torch.is_autocast_enabled(x.device.type):
+    if autocasts(x):
         to = torch.get_autocast_dtype(x.device.type)
         cast = lambda t: t.to(to) if isinstance(t, torch.Tensor) and t.dtype in COMPUTE_DTYPES else t  # noqa: E731
         x, tensors = cast(x), [cast(t) for t in tensors]
@@ -58,9 +63,11 @@ def _prepare(name, x, names, tensors):
         raise TypeError(f"{name}: `x` is {x.dtype}; coda computes in bfloat16, float16 and float32")
     if x.dim() == 0:
         raise ValueError(f"{name}: `x` is a scalar; expected [..., features]")
-    for what, t in zip(names, tensors):
+    for what, t in zip(("x", *names), (x, *tensors)):
         if not isinstance(t, torch.Tensor):
             raise TypeError(f"{name}: `{what}` must be a Tensor, not {type(t).__name__}")
+        if t.layout is not torch.strided:
+            raise TypeError(f"{name}: `{what}` has layout {t.layout}; expected a dense tensor")
         if t.device != x.device:
             raise RuntimeError(f"{name}: expected all tensors to be on the same device, but `x` is on {x.device} and "
                                f"`{what}` is on {t.device}")
@@ -99,7 +106,7 @@ def _call(name, x, names, tensors, norm_weight, norm_offset, eps, rest=(), numbe
     if y is not None:
         return y
     if isinstance(x, torch.Tensor) and x.dtype is torch.float32:
-        autocast = torch.is_autocast_enabled(x.device.type)
+        autocast = autocasts(x)
         if autocast or (isinstance(tensors[0], torch.Tensor) and tensors[0].dtype is not torch.float32):
             prefix = "norm1" if norm_offset else "norm"
             return _call_f32(name, prefix, x, names, tensors, norm_weight, eps, rest, numbers, autocast)
@@ -334,7 +341,7 @@ def linear_cross_entropy(x, weight, target, *, ignore_index=-100, reduction="mea
 
     x           [..., K];  weight  [V, K], the head;  target  integers of x's leading dimensions
     reduction   "mean" over the targets that are not ignore_index, "sum" or "none" (the shape of target)
-    softcap     > 0: logits become softcap * tanh(logits / softcap)
+    softcap     > 0: logits become softcap * tanh(logits / softcap); 0 or None: they stay
     z_loss      > 0: returns (loss, z) with z = z_loss * lse^2, reduced alike; each has its gradient
     main_grad   f32 [V, K]: receives the weight's gradient by addition, and weight.grad stays as it is
     recompute   False: gradients are made in the forward, while the logits are there (three products). True: the backward
@@ -352,17 +359,18 @@ def linear_cross_entropy(x, weight, target, *, ignore_index=-100, reduction="mea
         raise ValueError(f"{name}: {reduction} is not a valid value for reduction; expected 'none', 'mean' or 'sum'")
     if not 0 <= label_smoothing <= 1:
         raise ValueError(f"{name}: label_smoothing must be between 0.0 and 1.0. Got: {label_smoothing}")
+    softcap = softcap or 0.0
     if softcap < 0 or z_loss < 0:
         raise ValueError(f"{name}: softcap and z_loss must not be negative")
     matrix, (weight,) = _prepare(name, x, ("weight",), (weight,))
     matrix = matrix.reshape(-1, matrix.shape[-1])
     if weight.dim() != 2 or weight.shape[1] != matrix.shape[1]:
         raise ValueError(f"{name}: `weight` has shape {list(weight.shape)}; expected [V, {matrix.shape[1]}]")
-    rows = _targets(name, x, target, weight.shape[0], ignore_index)
+    rows, ignore_index = _targets(name, x, target, weight.shape[0], ignore_index)
     required = reduction == "none" or z_loss > 0 or main_grad is not None
     if recompute is False and required:
         raise ValueError(f"{name}: recompute=False needs reduction 'mean' or 'sum', no z_loss and no main_grad")
-    if main_grad is not None and (main_grad.dtype is not torch.float32 or main_grad.shape != weight.shape or
+    if main_grad is not None and (not isinstance(main_grad, torch.Tensor) or main_grad.dtype is not torch.float32 or main_grad.shape != weight.shape or
                                   main_grad.device != weight.device or not main_grad.is_contiguous()):
         raise ValueError(f"{name}: `main_grad` must be a contiguous float32 tensor of the weight's shape "
                          f"{list(weight.shape)} on {weight.device}")
@@ -377,7 +385,7 @@ def linear_cross_entropy(x, weight, target, *, ignore_index=-100, reduction="mea
 
 
 def _targets(name, x, target, classes, ignore_index):
-    """Targets as i32 rows. Out of range is an IndexError on the CPU and a device assertion on a GPU, as in torch."""
+    """Targets as i32 rows, and which of them is ignored. Out of range is an IndexError on the CPU and a device assertion on a GPU, as in torch."""
     if not isinstance(target, torch.Tensor) or target.dtype not in (torch.int32, torch.int64):
         raise TypeError(f"{name}: `target` must be an int64 or int32 tensor, not "
                         f"{target.dtype if isinstance(target, torch.Tensor) else type(target).__name__}")
@@ -389,9 +397,12 @@ def _targets(name, x, target, classes, ignore_index):
                          f"{list(target.shape)}")
     flat = target.reshape(-1)
     bad = (flat != ignore_index) & ((flat < 0) | (flat >= classes))
+    if not -2**31 <= ignore_index < 2**31:  # rows are i32
+        flat, ignore_index = flat.masked_fill(flat == ignore_index, -100), -100
     if not torch.compiler.is_compiling() and target.device.type == "cpu":
         if bad.any():
             raise IndexError(f"Target {int(flat[bad][0])} is out of bounds.")
     else:
-        torch._assert_async(~bad.any())
-    return flat.to(torch.int32)
+        # with a text: torch.compile drops assertions without one
+        torch._assert_async(~bad.any(), f"{name}: a target is out of bounds")
+    return flat.to(torch.int32), ignore_index

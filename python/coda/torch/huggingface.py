@@ -258,7 +258,7 @@ def _layer_forward(kind):
                              scaling=a.scaling, position_ids=position_ids, use_cache=use_cache, **kwargs)
         y = y.reshape(*hidden_states.shape[:-1], -1)
         norm = self.post_attention_layernorm
-        if torch.is_autocast_enabled(y.device.type) and hidden_states.dtype is torch.float32:
+        if C.autocasts(y) and hidden_states.dtype is torch.float32:
             return _mixed(self, y, hidden_states, activation, offset)
         weights = (a.o_proj.weight, norm.weight, m.gate_proj.weight, m.up_proj.weight, m.down_proj.weight)
         shared = {"activation": activation, "norm_offset": int(offset), "eps": _eps(norm), "recompute": self._coda_recompute}
@@ -358,7 +358,7 @@ def _attention(attention):
 
 
 def _norm_forward(self, hidden_states):
-    if hidden_states.dtype is not self.weight.dtype or torch.is_autocast_enabled(hidden_states.device.type):
+    if hidden_states.dtype is not self.weight.dtype or C.autocasts(hidden_states):
         return self._coda_forward(hidden_states)
     return nn.functional.rms_norm(hidden_states, self.weight.shape, self.weight, _eps(self))
 
