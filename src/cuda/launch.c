@@ -305,12 +305,17 @@ static bool begins_early(const struct gpu *gpu)
     return gpu->capability >= 90 && gpu->driver.version >= 12030;
 }
 
-/* A Hopper kernel that is apart waits at its end for the launches before it, so that those after it need only wait for it. Other
- * kernels, and those that may end at once, wait at their beginning in any case. */
+/* A kernel that is apart waits at its end for the launches before it, so that those after it need only wait for it. The portable
+ * mainloops wait at their beginning in any case, and so do kernels that may end at once. */
+static bool waits_last(const struct plan *plan, enum mainloop mainloop)
+{
+    return mainloop != MAINLOOP_PORTABLE && mainloop != MAINLOOP_PLAIN && !plan->graph->conditional;
+}
+
 static void set_apart(const struct plan *plan, const struct prepared *p, bool apart)
 {
     const struct variant *v = &p->compiled->variant;
-    int32_t flag = apart && is_hopper(v->mainloop) && !plan->graph->conditional;
+    int32_t flag = apart && waits_last(plan, v->mainloop);
     int geometry = parameter_layout(plan->graph, v->map_count).geometry;
     memcpy(p->bytes + geometry + offsetof(struct geometry, apart), &flag, sizeof flag);
 }

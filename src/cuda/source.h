@@ -67,7 +67,7 @@ struct device_tensor {
 struct geometry {
     int32_t row_tiles, column_tiles, group, columns_per_block, chunks, all_wide;
     int32_t whole; /* Hopper: tiles before the narrow ones */
-    int32_t apart; /* Hopper: does not wait for the launches before it until it ends (launch_start) */
+    int32_t apart; /* it does not wait for the launches before it until it ends (launch_start) */
 };
 
 #endif

@@ -4,15 +4,13 @@
 
 #include "runtime/device.h"
 
-enum { MAX_PENDING = 64 };
+enum { MAX_PENDING = 96 };
 
-/* Memory of the launches from the latest one on that was not apart: they may still run when the next one begins. */
+/* Operands of the launches from the latest one on that was not apart: they may still run when the next one begins. */
 struct pending {
     int count; /* 0: it is not known what else may run */
-    struct range {
-        const char *first, *end;
-        bool written;
-    } range[MAX_PENDING];
+    coda_tensor tensor[MAX_PENDING];
+    bool written[MAX_PENDING];
 };
 
 /* Is a launch on these operands (sets of `count`) apart from all that may still run? Remembers them. */

@@ -153,29 +153,35 @@ coda_status check_sizes(coda_kernel *kernel, const int64_t *sizes, coda_error *e
     return CODA_OK;
 }
 
+static int64_t stride_of(const coda_tensor *t)
+{
+    return t->stride ? t->stride : t->shape[1];
+}
+
 /* The bytes from the first element to the last. */
 static size_t extent_of(const coda_tensor *t)
 {
     int64_t rows = t->rank == 2 ? t->shape[0] : 1;
     int64_t columns = t->rank == 2 ? t->shape[1] : t->shape[0];
-    return (size_t)((rows - 1) * t->stride + columns) * coda_dtype_size(t->dtype);
+    return (size_t)((rows - 1) * stride_of(t) + columns) * coda_dtype_size(t->dtype);
 }
 
 /* Column ranges of one larger matrix do not overlap although their byte ranges interleave. */
 static bool interleaved(const coda_tensor *a, const coda_tensor *b)
 {
     size_t size = coda_dtype_size(a->dtype);
-    if (a->rank != 2 || b->rank != 2 || size != coda_dtype_size(b->dtype) || a->stride != b->stride)
+    if (a->rank != 2 || b->rank != 2 || size != coda_dtype_size(b->dtype) || stride_of(a) != stride_of(b) ||
+        !stride_of(a))
         return false;
     uintptr_t difference = (uintptr_t)b->data - (uintptr_t)a->data;
-    int64_t row = a->stride * (int64_t)size;
+    int64_t row = stride_of(a) * (int64_t)size;
     int64_t shift = (int64_t)difference % row;
     if (shift < 0)
         shift += row;
     return shift >= a->shape[1] * (int64_t)size && shift + b->shape[1] * (int64_t)size <= row;
 }
 
-static bool overlap(const coda_tensor *a, const coda_tensor *b)
+bool tensors_overlap(const coda_tensor *a, const coda_tensor *b)
 {
     uintptr_t first = (uintptr_t)a->data, second = (uintptr_t)b->data;
     return first < second + extent_of(b) && second < first + extent_of(a) && !interleaved(a, b);
@@ -198,7 +204,7 @@ coda_status check_memory(const coda_kernel *kernel, const coda_tensor *operand, 
         if (graph->operand[i].role == CODA_IN)
             continue;
         for (int j = 0; j < graph->operand_count; j++) {
-            if (j == i || !overlap(&operand[i], &operand[j]))
+            if (j == i || !tensors_overlap(&operand[i], &operand[j]))
                 continue;
             if (graph->operand[j].role == CODA_IN && same_elements(&operand[i], &operand[j]) &&
                 (graph->is_block || is_read_in_place(graph, &kernel->form, j))) /* a block reads all before it writes */
@@ -219,7 +225,7 @@ coda_status check_apart(const coda_kernel *kernel, const coda_tensor *first, int
     for (int i = 0; i < graph->operand_count; i++)
         for (int j = 0; j < graph->operand_count; j++) {
             bool written = graph->operand[i].role != CODA_IN || graph->operand[j].role != CODA_IN;
-            if (written && overlap(&first[i], &second[j]))
+            if (written && tensors_overlap(&first[i], &second[j]))
                 return fail(error, CODA_INVALID,
                             "%s: operand %s of set %d shares memory with operand %s of set %d, and one of them is "
                             "written\nLaunch sets that depend on each other one after the other",

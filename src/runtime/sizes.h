@@ -15,6 +15,9 @@ coda_status sizes_from_operands(const struct graph *graph, coda_tensor *operand,
 /* Refuses sizes that runs, heads or memory do not allow. Those of the launch before are not looked at again. */
 coda_status check_sizes(coda_kernel *kernel, const int64_t *sizes, coda_error *error);
 
+/* Have they an element in common? Column ranges of one matrix have none although their bytes interleave. */
+bool tensors_overlap(const coda_tensor *a, const coda_tensor *b);
+
 /* Refuses misaligned operands, and outs that share memory with another operand other than element by element. */
 coda_status check_memory(const coda_kernel *kernel, const coda_tensor *operand, coda_error *error);
 

@@ -72,7 +72,9 @@ def translate(text):
     out.append(text[at:])
     kernel = re.search(r"(\w+)\(const __grid_constant__ (\w+) ", text)
     work = f"*(const {kernel.group(2)} *)p"
-    apart = f"first_problem({work}).apart" if "first_problem" in text else "false"
+    apart = "false"
+    if "await_if_apart(" + ("first_problem" if "first_problem" in text else "P") in text:
+        apart = f"first_problem({work}).apart" if "first_problem" in text else f"({work}).apart"
     return ('#include "emulated.h"\n' + "".join(out) + f"\nstatic void emulated_kernel(const void *p) {{ {kernel.group(1)}({work}); }}\n"
             f"static bool emulated_is_apart(const void *p) {{ return {apart}; }}\n"
             f'extern "C" entry emulated_entry;\nentry emulated_entry = {{emulated_run, emulated_is_apart, sizeof(const {kernel.group(2)})}};\n')

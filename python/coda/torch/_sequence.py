@@ -5,38 +5,19 @@ The functions are generated as text, one for a sequence of programs. What follow
 remembered; so a call costs little more than its allocations and launches.
 """
 
-import ctypes
 import math
 import re
 import struct
-import threading
 
 import torch
 
 from .._device import Kernel
-from .._errors import check
-from .._library import DTYPE_SIZE, DTYPES, ErrorStruct, load
-from ._launch import TORCH_DTYPE, device_of
+from .._library import DTYPE_SIZE, DTYPES
+from ._launch import OPERAND, TORCH_DTYPE, device_of, error_address, fail, launch_functions
 from ._order import calls_of, is_faster, sets_of_products, sizes_of_product
 
 MOST_PLANS = 4096
-_OPERAND = struct.Struct("@iiqqq").pack  # a coda_tensor behind its address
 _EMPTY = object()
-_local = threading.local()
-
-
-def _error() -> int:
-    """The address of this thread's error text."""
-    try:
-        return _local.address
-    except AttributeError:
-        _local.error = ErrorStruct()
-        _local.address = ctypes.addressof(_local.error)
-        return _local.address
-
-
-def _fail(status):
-    check(status, _local.error)
 
 
 def _empty_function(name):
@@ -61,18 +42,6 @@ def _dense_strides(shape):
         strides.append(step)
         step *= size
     return tuple(reversed(strides))
-
-
-def _launch_functions():
-    """coda_kernel_launch and its like as fast as ctypes goes: everything is an address or bytes."""
-    library = load()
-    launch, sets, several = (library[f"coda_kernel_launch{name}"] for name in ("", "_sets", "_list"))
-    launch.restype = sets.restype = several.restype = ctypes.c_int
-    rest = [ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p]
-    launch.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, *rest]
-    sets.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_int, *rest]
-    several.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_int, *rest]
-    return launch, sets, several
 
 
 # In generated text the names of the program carry a prefix, so that none of them is a keyword or a helper's name.
@@ -147,13 +116,13 @@ class Sequence:
             self.axes.update(derived_axes(program.text))
         self.given_axes = axes or {}
         self.axes.update(self.given_axes)
-        self._scope = {"torch": torch, "prod": math.prod, "error": _error, "fail": _fail,
-                       "mismatch": self._mismatch, "layout": self._layout, "operand": _OPERAND, "EMPTY": _EMPTY,
+        self._scope = {"torch": torch, "prod": math.prod, "error": error_address, "fail": fail,
+                       "mismatch": self._mismatch, "layout": self._layout, "operand": OPERAND, "EMPTY": _EMPTY,
                        "again_of": self._again, "plans": self.plans, "remember": self._remember,
                        "stream_of": getattr(torch._C, "_cuda_getCurrentRawStream", None), "empty_cpu": _empty_cpu,
                        "empty_on": _empty_on, "dense": _dense_strides,
                        "handles": lambda *kernels: struct.pack(f"@{len(kernels)}P", *kernels)}
-        self._scope["launch"], self._scope["launch_sets"], self._scope["launch_list"] = _launch_functions()
+        self._scope["launch"], self._scope["launch_sets"], self._scope["launch_list"] = launch_functions()
         self._scope.update((f"dtype_{name}", dtype) for name, dtype in TORCH_DTYPE.items())
         self._tensors = [_tensor(o.name) for o in self.arguments]
         self._given = self._tensors if releases is None else ["held"]

@@ -2,13 +2,15 @@
 
 import functools
 import math
+import struct
 
 import torch
 
+from .._device import Kernel
+from .._library import DTYPES
 from .._program import Module
-from ._launch import CODA_DTYPE, device_key
+from ._launch import CODA_DTYPE, OPERAND, device_key, device_of, error_address, fail, launch_functions
 from ._operator import COMPUTE_DTYPES
-from ._sequence import Sequence
 
 # Computed in f32, each result rounded once. The outs are the memory of their ins. A square root and a quotient that round
 # right would be half of the instructions: x rsqrt(x) and rsqrt(x)^2 = 1 / x are off by some 1e-7.
@@ -34,11 +36,24 @@ program adamw_step {
 """
 
 
+_OPERANDS, _NUMBERS = struct.Struct("@" + "P32s" * 7).pack, struct.Struct("@8d").pack
+
+
 @functools.cache
-def _program(dtype):
+def _kernel(key, dtype):
     module = Module.parse(_TEXT, "AdamW")
     program = (module if dtype is torch.bfloat16 else module.retype("bf16", CODA_DTYPE[dtype]))[0]
-    return Sequence("AdamW", [program], program.operands, [], list(program.parameters))
+    return Kernel(device_of(key), program, {}, (0, 0), None, False)
+
+
+def _launch(key, dtype, operands, numbers):
+    """All updates in one call, since they have nothing to do with each other."""
+    count, kernel = len(operands), _kernel(key, dtype).handle
+    stream = torch._C._cuda_getCurrentRawStream(key) if isinstance(key, int) else None
+    status = launch_functions()[2](struct.pack(f"@{count}P", *[kernel] * count), struct.pack(f"@{count}i", *[1] * count), count,
+                                   b"".join(operands), 7 * count, b"".join(numbers), stream, error_address())
+    if status:
+        fail(status)
 
 
 def _local(tensor):
@@ -71,16 +86,26 @@ class AdamW(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        for group in self.param_groups:
-            for p in group["params"]:
-                if p.grad is not None:
-                    self._update(p, group)
+        given = [(p, group) for group in self.param_groups for p in group["params"] if p.grad is not None]
+        for p, _ in given:
+            if not self.state[p]:
+                _check(p)
+        lists: dict = {}  # by device and type: operands, numbers, and gradients that were made for the call
+        for p, group in given:
+            update = self._update(p, group)
+            if _local(p).numel():
+                for made, item in zip(lists.setdefault((device_key(_local(p)), p.dtype), ([], [], [])), update):
+                    made.append(item)
+        for (key, dtype), (operands, numbers, _) in lists.items():
+            _launch(key, dtype, operands, numbers)
+        for p, _ in given:
+            torch.autograd.graph.increment_version(p)
         return loss
 
     def _update(self, p, group):
+        """Operands and numbers of a parameter's update, and its gradient."""
         state = self.state[p]
         if not state:
-            _check(p)
             state["step"] = torch.tensor(0.0)
             state["exp_avg"] = torch.zeros_like(p, memory_format=torch.contiguous_format)
             state["exp_avg_sq"] = torch.zeros_like(p, memory_format=torch.contiguous_format)
@@ -88,22 +113,19 @@ class AdamW(torch.optim.Optimizer):
             state["step"] = state["step"].cpu()
         state["step"] += 1
         step, (b1, b2), lr = state["step"].item(), group["betas"], float(group["lr"])
-        w, gradient = _local(p), _local(p.grad)
-        if not w.numel():
-            return
-        m, v = _local(state["exp_avg"]), _local(state["exp_avg_sq"])
-        shape = _matrix(w.shape)
-        w, m, v, gradient = w.view(shape), m.view(shape), v.view(shape), gradient.reshape(shape)
-        _program(w.dtype).run(device_key(w), gradient, w, m, v, m, v, w, b1, 1 - b1, b2, 1 - b2, 1 - lr * group["weight_decay"],
-                              lr / (1 - b1**step), 1 / math.sqrt(1 - b2**step), group["eps"])
-        torch.autograd.graph.increment_version(p)
+        gradient, layout = _local(p.grad).contiguous(), _layout(_local(p))
+        g, w, m, v = (t.data_ptr() for t in (gradient, _local(p), _local(state["exp_avg"]), _local(state["exp_avg_sq"])))
+        operands = _OPERANDS(*[x for place in (g, w, m, v, m, v, w) for x in (place, layout)])
+        return operands, _NUMBERS(b1, 1 - b1, b2, 1 - b2, 1 - lr * group["weight_decay"], lr / (1 - b1**step),
+                                  1 / math.sqrt(1 - b2**step), group["eps"]), gradient
 
 
-def _matrix(shape):
-    """The same elements as rows and columns; of a vector more rows than one where it can be, since rows run side by side."""
-    if len(shape) > 1:
-        return -1, shape[-1]
-    return (-1, 16) if len(shape) and shape[0] % 16 == 0 else (1, -1)
+def _layout(w):
+    """The elements as rows and columns; of a vector more rows than one where it can be, since rows run side by side."""
+    count, columns = w.numel(), w.shape[-1] if w.dim() > 1 else 16
+    if not columns or count % columns:
+        columns = count
+    return OPERAND(DTYPES.index(CODA_DTYPE[w.dtype]), 2, count // max(1, columns), columns, columns)
 
 
 def _check(p):

@@ -19,6 +19,18 @@ INLINE void await_launches_before(void)
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
+/* At the beginning of a kernel, and at its end: a launch that is apart from those before it works beside them, but may not end
+ * before them. */
+template <class P> INLINE void await_unless_apart(const P &parameters)
+{
+    if (!parameters.apart)
+        await_launches_before();
+}
+template <class P> INLINE void await_if_apart(const P &parameters)
+{
+    if (parameters.apart)
+        await_launches_before();
+}
 /* The launch after this one may begin: those before this one are over, or this one has nothing to do with them. */
 INLINE void let_next_begin(void)
 {

@@ -45,7 +45,7 @@ extern "C" __global__ void __launch_bounds__(128, RESIDENT) KERNEL(const __grid_
 {
     __shared__ float values[VALUES > 0 ? VALUES * VALUE_ROWS : 1];
     __shared__ float scratch[OVER_ROWS > 0 ? OVER_ROWS * 4 * SCRATCH_COLUMNS : 1];
-    await_launches_before();
+    await_unless_apart(P);
     let_next_begin();
     RETURN_UNLESS_WANTED(P)
     const int band = blockIdx.x * BAND_ROWS, first = blockIdx.y * P.columns_per_block;
@@ -76,4 +76,5 @@ extern "C" __global__ void __launch_bounds__(128, RESIDENT) KERNEL(const __grid_
         coda_fetch<false>(P, w.at, group_of(i, w.at.lane), even[0]);
         work<false>(P, w, i, even[0]);
     }
+    await_if_apart(P);
 }

@@ -46,8 +46,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) KERNEL(const __grid_constan
 #if CLUSTER > 1
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 #endif
-    if (!first_problem(W).apart)
-        await_launches_before();
+    await_unless_apart(first_problem(W));
     let_next_begin();
     RETURN_UNLESS_WANTED(first_problem(W))
     const int warpgroup = __shfl_sync(ALL_LANES, threadIdx.x >> 7, 0); /* so that the compiler knows it as uniform */
@@ -73,6 +72,5 @@ extern "C" __global__ void __launch_bounds__(384, 1) KERNEL(const __grid_constan
 #if CLUSTER > 1
     asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 #endif
-    if (first_problem(W).apart) /* this launch may not end before those before it */
-        await_launches_before();
+    await_if_apart(first_problem(W));
 }
