@@ -336,10 +336,25 @@ class Ready:
             self.saved_of = self.derived.saved_of
 
     def prepare(self, key, tensors, columns):
-        """The plans of the forward."""
-        variant, self.columns, self.cpu = self.variant, columns, key if isinstance(key, str) else None
-        self.plain_plan, self.keep_plan = variant.plain.plan(key, *tensors), variant.keep.plan(key, *tensors)
-        self.plain, self.keep = self.plain_plan[0], self.keep_plan[0]
+        """The plan of the forward that is asked for now. The other's kernels may never be."""
+        self.columns, self.cpu = columns, key if isinstance(key, str) else None
+        for name in ("plain", "keep"):
+            setattr(self, name, self._planning(name, key))
+            setattr(self, f"{name}_plan", None)
+        self._make_plan("keep" if self.wanted and torch.is_grad_enabled() else "plain", key, tensors)
+
+    def _make_plan(self, name, key, tensors):
+        plan = getattr(self.variant, name).plan(key, *tensors)
+        setattr(self, f"{name}_plan", plan)  # before its body, which another thread may call at once
+        setattr(self, name, plan[0])
+        return plan
+
+    def _planning(self, name, key):
+        """What stands in for a run that has no plan yet."""
+        def first(_, *arguments):
+            plan = self._make_plan(name, key, arguments[:len(self.variant.inputs)])
+            return plan[0](plan, *arguments)
+        return first
 
 
 class Underived(torch.autograd.Function):

@@ -5,6 +5,7 @@ The functions are generated as text, one for a sequence of programs. What follow
 remembered; so a call costs little more than its allocations and launches.
 """
 
+import concurrent.futures
 import math
 import re
 import struct
@@ -17,6 +18,7 @@ from ._launch import OPERAND, TORCH_DTYPE, device_of, error_address, fail, launc
 from ._order import calls_of, is_faster, sets_of_products, sizes_of_product
 
 MOST_PLANS = 4096
+MOST_COMPILING = 8  # threads; a compiler takes some hundred MiB
 _EMPTY = object()
 
 
@@ -120,7 +122,7 @@ class Sequence:
                        "mismatch": self._mismatch, "layout": self._layout, "operand": OPERAND, "EMPTY": _EMPTY,
                        "again_of": self._again, "plans": self.plans, "remember": self._remember,
                        "stream_of": getattr(torch._C, "_cuda_getCurrentRawStream", None), "empty_cpu": _empty_cpu,
-                       "empty_on": _empty_on, "dense": _dense_strides,
+                       "empty_on": _empty_on, "dense": _dense_strides, "compile_kernels": _compile,
                        "handles": lambda *kernels: struct.pack(f"@{len(kernels)}P", *kernels)}
         self._scope["launch"], self._scope["launch_sets"], self._scope["launch_list"] = launch_functions()
         self._scope.update((f"dtype_{name}", dtype) for name, dtype in TORCH_DTYPE.items())
@@ -297,7 +299,7 @@ class Sequence:
 
     def _body(self):
         """The launches, and on the way everything that a plan holds: {name in the body: expression in the plan}."""
-        self._planned = {}
+        self._planned, self._wanted = {}, []
         lines, zeros = [], []
         launches = sets_of_products(self._programs)
         made, last = self._lives(launches)
@@ -330,6 +332,7 @@ class Sequence:
                   "    return (body, key, EMPTY, " + "".join((e if n.startswith("z_") else "None") + ", "
                                                       for n, e in self._planned.items()) + ")",
                   f"again = again_of([{', '.join(f'a_{o.name}' for o in self.arguments)}])"]
+        lines.append(f"compile_kernels(key, {', '.join(self._wanted)})")
         return lines + [f"return (body, key, again, {''.join(e + ', ' for e in self._planned.values())})"]
 
     def _operands(self, i, program):
@@ -395,16 +398,33 @@ class Sequence:
 
     def _kernel(self, places):
         """The kernel of a program, or of the sets of several alike, as an expression in the plan."""
-        i, sets = places[0], len(places)
-        program, kernels = self._programs[i], {}
-        fixed = [a for a, kind in program.axes.items() if kind == "fixed"]
-        self._scope[f"kernel_{i}"] = lambda key, *sizes: (kernels.get((key, sizes)) or
-                                                          self._create(program, fixed, kernels, key, sizes, sets))
-        return f"kernel_{i}({', '.join(['key'] + [f'n_{a}' for a in fixed])})"
+        i, made = places[0], _Kernels(self._programs[places[0]], len(places), self.kernels)
+        self._scope[f"kernel_{i}"] = made
+        sizes = [f"n_{a}" for a in made.fixed]
+        self._wanted.append(f"(kernel_{i}, ({''.join(n + ', ' for n in sizes)}))")
+        return f"kernel_{i}({', '.join(['key', *sizes])})"
 
-    def _create(self, program, fixed, kernels, key, sizes, sets):
-        """Compiles a program for a device, or takes it from the disk's cache; remembered by device and fixed sizes."""
-        kernel = Kernel(device_of(key), program, dict(zip(fixed, sizes)), (0, 0), None, False, sets)
-        self.kernels.append(kernel)
-        kernels[key, sizes] = kernel.handle
-        return kernel.handle
+
+class _Kernels:
+    """The kernels of one program, or of the sets of several alike, by device and fixed sizes: compiled, or taken from the disk's
+    cache, where they are first asked for."""
+
+    def __init__(self, program, sets, kept):
+        self.program, self.sets, self.kept, self.handles = program, sets, kept, {}
+        self.fixed = [a for a, kind in program.axes.items() if kind == "fixed"]
+
+    def __call__(self, key, *sizes):
+        handle = self.handles.get((key, sizes))
+        if handle is None:
+            kernel = Kernel(device_of(key), self.program, dict(zip(self.fixed, sizes)), (0, 0), None, False, self.sets)
+            self.kept.append(kernel)
+            handle = self.handles[key, sizes] = kernel.handle
+        return handle
+
+
+def _compile(key, *wanted):
+    """The kernels (kernels, sizes) of a plan that a GPU has not yet, side by side: each takes a good part of a second."""
+    missing = [(kernels, sizes) for kernels, sizes in wanted if (key, sizes) not in kernels.handles]
+    if len(missing) > 1 and key.__class__ is int:
+        with concurrent.futures.ThreadPoolExecutor(min(len(missing), MOST_COMPILING)) as threads:
+            list(threads.map(lambda one: one[0](key, *one[1]), missing))
