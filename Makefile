@@ -118,15 +118,19 @@ test: $(BUILD)/test-setup
 	@$(MAKE) --no-print-directory all $(TESTS) $(TILED) $(EXAMPLES)
 	@CODA=$(BUILD)/coda scripts/run-tests $(TESTS) $(TILED)
 
-# The Python package's tests: they need pytest, numpy, torch and transformers, and use a GPU where there is one.
+# The Python package's tests: they need pytest, numpy, torch and transformers, and use a GPU where there is one, two for NCCL.
 PYTHON ?= python3
 test-python: $(BUILD)/libcoda.so
-	@CODA_LIBRARY=$(abspath $(BUILD))/libcoda.so $(PYTHON) -m pytest -q python/tests
+	@CODA_LIBRARY=$(abspath $(BUILD))/libcoda.so $(PYTHON) -m pytest -q $(PYTEST) python/tests
 
+# All that needs a GPU: the C tests and the sanitizers, then the Python tests, side by side where pytest-xdist is installed.
 test-gpu: all
 	@$(MAKE) --no-print-directory -C tests/gpu CODA_BUILD=$(abspath $(BUILD)) test
-	@if $(PYTHON) -c 'import numpy, pytest, torch, transformers' 2>/dev/null; then $(MAKE) --no-print-directory test-python; \
-	else echo 'Python tests skipped: they need numpy, pytest, torch and transformers'; fi
+	@if ! $(PYTHON) -c 'import numpy, pytest, torch, transformers' 2>/dev/null; then \
+	  echo 'Python tests skipped: they need numpy, pytest, torch and transformers'; \
+	elif $(PYTHON) -c 'import xdist' 2>/dev/null; then \
+	  $(MAKE) --no-print-directory test-python PYTEST='-n auto --maxprocesses 16 --dist worksteal'; \
+	else $(MAKE) --no-print-directory test-python; fi
 
 # CUDA kernels of every schedule, translated to C++ (tests/emulated).
 test-emulated: $(BUILD)/libcoda.a
