@@ -207,11 +207,11 @@ class Operator:
                     if ready.columns:
                         gradients = operator.joined(gradients)
                     tensors = (*saved, *(gradients[i] for i in derived.arriving))
-                    results = operator.backward_op(tensors, parameters, derived.dtype, derived.bits)
+                    results, apart = operator.backward_op(tensors, parameters, derived.dtype, derived.bits), False
                 else:
                     ctx.maybe_clear_saved_tensors()  # where no other backward may follow
-                    results = derived.run(saved, gradients, ready.columns, parameters, not keeps_graph())
-                return derived.finish(results, ready.shapes)
+                    results, apart = derived.run(saved, gradients, ready.columns, parameters, not keeps_graph())
+                return derived.finish(results, ready.shapes, apart)
 
         Function.__name__ = Function.__qualname__ = f"coda_{self.name}"
         op, grad_enabled, any_requires_grad = self.op, torch.is_grad_enabled, torch._C._any_requires_grad
@@ -537,8 +537,9 @@ class Backward:
             self._sources[i] = program.name, program.operands[-1], None
         self.dtype, self.bits = variant.dtype, wanted
         self._orders = [*programs, *sums.values()], [*gathered, *sums.values()]
-        self._arguments, self._results, self._axes, self._together = arguments, results, axes, together
+        self._arguments, self._axes, self._together = arguments, axes, together
         self._apart = columns_apart(operator, programs, arguments) if operator.columns else None
+        self._found = {False: (results, self._sources), True: self._found_in_columns(results)}
         ours = {n for n in read if operator.derived.held_by(n) in operator.derived.extra}
         over = overwritten(self._orders[0], ours, results)
         self._over = {out: together.get(kept, (read[kept], "0")) for out, kept in over.items()}
@@ -546,7 +547,6 @@ class Backward:
         self._sequences = {}
         last = len(outputs) - 1
         self._arriving_in_columns = [i for i in self.arriving if i < last] + [last + i for i in range(len(operator.columns))]
-        self._index = {n: i for i, n in enumerate(results)}
         self._inputs = variant.inputs
         self._places = {o.name: i for i, o in enumerate(variant.inputs)}
 
@@ -565,15 +565,25 @@ class Backward:
 
     def _made(self, columns, overwrites):
         operator, (whole, gathered), arguments, parts = self.operator, self._orders, self._arguments, dict(self._together)
+        axes = self._axes
         if columns:
-            head, arguments, more = self._apart
-            whole, gathered = [*head, *whole[1:]], [*head, *gathered[1:]]
-            parts.update(more)
+            axes = {**derived_axes(whole[0].text), **axes}
+            whole, gathered, arguments = self._apart.order(whole), self._apart.order(gathered), self._apart.arguments
+            parts.update(self._apart.parts)
         if overwrites:
             parts.update(self._over)
         leading = next((o.name for o in reversed(arguments) if len(o.dims) == 2 and o.dims[0] == operator.rows), None)
-        return Sequence(f"{operator.name}_backward", whole, arguments, self._results, operator.parameters, operator.rows, leading,
-                        parts, self._axes, gathered, set(operator.derived.extra))
+        return Sequence(f"{operator.name}_backward", whole, arguments, self._found[columns][0], operator.parameters,
+                        operator.rows, leading, parts, axes, gathered, set(operator.derived.extra))
+
+    def _found_in_columns(self, results):
+        """Names of the results, and where the gradients of the wanted inputs are among them, if one gradient a weight arrives."""
+        if not self._apart:
+            return None
+        programs, columns = self._apart.order(self._orders[0][1:]), self.operator.columns
+        sources = [self._source(o, programs) if o.name in columns else found for o, found in zip(self.wanted, self._sources)]
+        kept = [r for r in results if all(r != name for o, (name, *_) in zip(self.wanted, self._sources) if o.name in columns)]
+        return [*kept, *dict.fromkeys(name for o, (name, *_) in zip(self.wanted, sources) if o.name in columns)], sources
 
     def _source(self, o, module):
         """Which out of the backward holds the gradient of input `o`, and which of a stack's parts it is."""
@@ -606,8 +616,8 @@ class Backward:
         return more
 
     def run(self, saved, gradients, columns, parameters, last):
-        """The programs, on gradients of the outputs. saved: a list, which is emptied; columns: widths of the views that the last
-        output left as; last: no other backward needs what was kept."""
+        """The programs, on gradients of the outputs, and whether these were one a weight. saved: a list, which is emptied; columns:
+        widths of the views that the last output left as; last: no other backward needs what was kept."""
         apart, arriving, key = False, self.arriving, device_key(saved[0] if saved else gradients[0])
         if columns and self._apart and not any(c % 128 for c in columns):
             apart, arriving = True, self._arriving_in_columns
@@ -615,13 +625,15 @@ class Backward:
             gradients = self.operator.joined(gradients)
         overwrites = last and bool(self._lent) and all(_has_one_owner(saved, i) for i in self._lent)
         saved += [gradients[i] for i in arriving]
-        return self._sequence(apart, overwrites).run(key, saved, *parameters)
+        return self._sequence(apart, overwrites).run(key, saved, *parameters), apart
 
-    def finish(self, results, shapes):
-        """Gradients in the order of the arguments of the autograd function, None where none is asked for."""
-        made, sizes, places = {}, None, self._places
-        for o, (name, x, parts) in zip(self.wanted, self._sources):
-            value = results[self._index[name]]
+    def finish(self, results, shapes, apart):
+        """Gradients in the order of the arguments of the autograd function, None where none is asked for. apart: one gradient a
+        weight has arrived."""
+        (names, sources), made, sizes, places = self._found[apart], {}, None, self._places
+        results = dict(zip(names, results))
+        for o, (name, x, parts) in zip(self.wanted, sources):
+            value = results[name]
             if parts:
                 sizes = sizes or self.sizes(shapes)
                 start = sum(sizes[self._dims(p)[0]] for p in parts[:parts.index(o.name)])
