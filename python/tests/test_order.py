@@ -8,7 +8,7 @@ import torch
 
 import coda
 import coda.torch as C
-from coda.torch import _operator
+from coda.torch import _derived
 from coda.torch._blocks import OPERATORS
 from coda.torch._order import calls_of, overwritten
 
@@ -47,8 +47,8 @@ def layer(device, dtype, batch=2, length=35, d=128, f=256, e=128, dim=64):
 @pytest.mark.parametrize("how", ["kept graph", "looked at", "hooks", "columns joined"])
 def test_what_was_kept_is_overwritten_only_where_nobody_else_can_see_it(device, how, monkeypatch):
     function, tensors = layer(device, torch.bfloat16, e=64 if how == "columns joined" else 128)
-    overwrites, made = [], _operator.Backward._sequence
-    monkeypatch.setattr(_operator.Backward, "_sequence", lambda self, *way: (overwrites.append(way[1]), made(self, *way))[1])
+    overwrites, made = [], _derived.Backward._sequence
+    monkeypatch.setattr(_derived.Backward, "_sequence", lambda self, *way: (overwrites.append(way[1]), made(self, *way))[1])
     results = function(*tensors)
     arriving = [torch.randn_like(r) for r in results]
     expected = torch.autograd.grad(results, tensors, arriving)

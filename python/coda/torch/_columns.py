@@ -91,7 +91,7 @@ def _reading(program, name, gradient, columns, axis, width):
     if stack not in text:
         return None
     text = text.replace(stack, f"({name} @ stack({', '.join(columns[:-1])}) + {gradient} @ {weight})")
-    text = text.replace(f"[M, T]\n", f"[M, T]\n    in  {gradient} : {declared[1]}[M, {width}]\n", 1)
+    text = text.replace("[M, T]\n", f"[M, T]\n    in  {gradient} : {declared[1]}[M, {width}]\n", 1)
     keeps = len(re.findall(r"\bN\b", text)) > 1
     return [re.sub(r"( +)axis N = .*\n", rf"\g<0>\1{axis}\n" if keeps else rf"\1{axis}\n", text)]
 
