@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import pickle
 
 import pytest
 import torch
@@ -18,6 +19,11 @@ CONFIGS = {
     "qwen2": lambda **k: transformers.Qwen2Config(**SIZES, **k),
     "qwen3": lambda **k: transformers.Qwen3Config(**SIZES, head_dim=16, **k),
     "gemma": lambda **k: transformers.GemmaConfig(**SIZES, head_dim=16, **k),
+    "gemma2": lambda **k: transformers.Gemma2Config(**{**SIZES, "attn_implementation": "eager"}, head_dim=16, sliding_window=8,
+                                                    query_pre_attn_scalar=24, final_logit_softcapping=5.0,
+                                                    attn_logit_softcapping=2.0, **k),
+    "gemma3": lambda **k: transformers.Gemma3TextConfig(**SIZES, head_dim=16, sliding_window=8, query_pre_attn_scalar=24,
+                                                        layer_types=["sliding_attention", "full_attention"], **k),
 }
 
 
@@ -30,7 +36,7 @@ def pair(kind, device="cpu", dtype=torch.float32, **options):
             p.add_(torch.randn_like(p) * 0.05)
     patched = copy.deepcopy(model)
     report = C.apply(patched)
-    assert len(report.taken) == (3 if kind == "gemma" else 4) and not report.left, str(report)
+    assert len(report.taken) == (3 if "gemma" in kind else 4) and not report.left, str(report)
     return model, patched
 
 
@@ -107,7 +113,7 @@ def test_the_state_dict_round_trips(kind, tmp_path):
     model, patched = pair(kind)
     assert list(model.state_dict()) == list(patched.state_dict())
     patched.save_pretrained(tmp_path)
-    again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="sdpa")
+    again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation=model.config._attn_implementation)
     for (name, a), b in zip(model.state_dict().items(), again.state_dict().values()):
         assert torch.equal(a, b), name
     torch.testing.assert_close(again.eval()(tokens()).logits.shape, (2, 20, 301))
@@ -211,6 +217,9 @@ def test_layers_in_a_row_project_for_the_next_one(kind, device, monkeypatch):
     ids, counts = tokens(device), counted(monkeypatch)
     loss, gradients = loss_and_gradients(patched, ids)
     first = "linear_qknorm_rope" if kind == "qwen3" else "linear_rope"
+    if kind in ("gemma2", "gemma3"):  # norms behind the products: their layers stay apart
+        assert counts["attention_output_mlp"] == 2 and counts["attention_output_mlp_rope"] == 0
+        return
     assert counts[first] == 1 and counts["attention_output_mlp_rope"] == 1 and counts["attention_output_mlp"] == 1
     hook = patched.model.layers[0].register_forward_hook(lambda module, args, output: None)
     apart, expected = loss_and_gradients(patched, ids)
@@ -351,6 +360,105 @@ def test_an_adapter_or_a_hook_put_in_later_is_respected():
     torch.testing.assert_close(patched(ids).logits, model(ids).logits, rtol=1e-4, atol=1e-4)
 
 
+def changed(forward):
+    """A function that gives a module a class of its own, with this forward if any."""
+    def change(module):
+        own = {} if forward is None else {"forward": lambda self, *a, **k: forward(super(made, self).forward(*a, **k))}
+        made = type(f"My{type(module).__name__}", (type(module),), own)
+        module.__class__ = made
+    return change
+
+
+def replaced(module):
+    before = module.forward
+    module.forward = lambda *arguments, **named: before(*arguments, **named) * 3
+
+
+CHANGES = {  # what the user changes: where, how, how many layers are left
+    "a subclass of a layer": ("", changed(None), 0),
+    "a subclass of a layer with a forward": ("", changed(lambda x: x * 3), 1),
+    "a subclass of the attention": ("self_attn", changed(None), 0),
+    "a subclass of the attention with a forward": ("self_attn", changed(lambda made: (made[0] * 3, made[1])), 1),
+    "a subclass of the MLP with a forward": ("mlp", changed(lambda x: x * 3), 1),
+    "a subclass of the norm with a forward": ("post_attention_layernorm", changed(lambda x: x * 3), 1),
+    "another activation": ("mlp", lambda mlp: setattr(mlp, "act_fn", torch.nn.ReLU()), 1),
+    "another forward of the MLP": ("mlp", replaced, 1),
+    "another forward of a projection": ("mlp.gate_proj", replaced, 1),
+    "a hook on the activation": ("mlp.act_fn", lambda m: m.register_forward_hook(lambda m, a, out: out * 3), 0),
+    "a hook on a head's norm": ("self_attn.k_norm", lambda m: m.register_forward_hook(lambda m, a, out: out * 3), 0),
+    "a parametrisation": ("self_attn.v_proj", lambda m: torch.nn.utils.parametrizations.weight_norm(m), 1),
+}
+
+
+@pytest.mark.parametrize("change, before", [(change, before) for change in CHANGES for before in (True, False)
+                                            if before or CHANGES[change][0]])  # a layer's own class is read once
+def test_what_a_user_changed_is_respected(change, before):
+    path, function, left = CHANGES[change]
+    model, patched = pair("qwen3")
+    C.restore(patched)
+    for m, patch in ((model, lambda m: None), (patched, C.apply)):
+        layer = m.model.layers[1].get_submodule(path)
+        report = (function(layer), patch(m)) if before else (patch(m), function(layer))
+    assert not before or [name for name, _ in report[1].left] == ["model.layers.1"][:left], report[1]
+    ids = tokens()
+    a, b = (m.train()(input_ids=ids, labels=ids).loss for m in (model, patched))
+    torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
+    a.backward(), b.backward()
+    for (name, p), q in zip(model.named_parameters(), patched.parameters()):
+        assert relative(q.grad, p.grad) < 2e-5, name
+
+
+class Tuned(transformers.LlamaForCausalLM):
+    """A model of one's own that changes nothing of the forward."""
+
+
+class Doubled(transformers.LlamaForCausalLM):
+    def forward(self, *arguments, **named):
+        made = super().forward(*arguments, **named)
+        made.loss = made.loss * 2
+        return made
+
+
+def test_subclasses_of_a_model():
+    ids, losses = tokens(), []
+    for cls in (transformers.LlamaForCausalLM, Tuned, Doubled):
+        torch.manual_seed(0)
+        model = cls(CONFIGS["llama"]()).train()
+        assert bool(C.apply(model).left) == (cls is Doubled)
+        losses.append(model(input_ids=ids, labels=ids).loss)
+    torch.testing.assert_close(losses[0], losses[1])
+    torch.testing.assert_close(2 * losses[0], losses[2], rtol=1e-5, atol=1e-5)
+
+
+def test_the_loss_can_stay_the_models_own():
+    model, patched = pair("llama")
+    C.restore(patched)
+    assert C.apply(patched, loss=False).left == [("LlamaForCausalLM: the loss", "not asked for (loss=False)")]
+    ids = tokens()
+    a, b = (m.train()(input_ids=ids, labels=ids) for m in (model, patched))
+    torch.testing.assert_close(a.logits, b.logits, rtol=1e-4, atol=1e-4)
+
+
+def test_a_patched_model_can_be_pickled():
+    _, patched = pair("llama")
+    again = pickle.loads(pickle.dumps(patched))
+    ids = tokens()
+    assert torch.equal(again.eval()(ids).logits, patched.eval()(ids).logits) and not C.apply(again).left
+    with torch.no_grad():
+        patched.lm_head.weight.zero_()
+    assert again(ids).logits.any()
+
+
+def test_a_model_without_a_layer_that_coda_knows_is_refused():
+    for model, layers in ((transformers.GPT2LMHeadModel(transformers.GPT2Config(n_layer=1, n_embd=32, n_head=2, vocab_size=50)),
+                           "GPT2Block"),
+                          (transformers.MixtralForCausalLM(transformers.MixtralConfig(**SIZES, num_local_experts=2)),
+                           "MixtralDecoderLayer")):
+        with pytest.raises(ValueError, match=f"{type(model).__name__} has no decoder layer that coda knows.*{layers}"):
+            C.apply(model)
+        assert not [m for m in model.modules() if "forward" in m.__dict__]
+
+
 def test_what_does_not_fit_is_left_and_the_report_says_why():
     torch.manual_seed(0)
     config = transformers.LlamaConfig(**{**SIZES, "hidden_size": 96})  # heads of 24
@@ -360,9 +468,6 @@ def test_what_does_not_fit_is_left_and_the_report_says_why():
     assert "head_dim 24" in report.left[0][1] and "head_dim 24" in str(report)
     config = transformers.LlamaConfig(**SIZES, hidden_act="relu", mlp_bias=False)
     assert "relu" in C.apply(transformers.LlamaForCausalLM(config)).left[0][1]
-    other = transformers.GPT2LMHeadModel(transformers.GPT2Config(n_layer=1, n_embd=32, n_head=2, vocab_size=50))
-    with pytest.raises(ValueError, match="GPT2LMHeadModel has no decoder layer that coda knows"):
-        C.apply(other)
 
 
 def test_the_loss_takes_the_number_of_items_and_shifted_labels():

@@ -180,6 +180,22 @@ def test_attention_output_mlp(device, dtype, offset, activation, recompute):
             theirs, tensors)
 
 
+@pytest.mark.parametrize("offset,activation,recompute", [(1, "gelu_tanh", False), (0, "silu", True)])
+def test_attention_output_mlp_with_norms_behind_its_products(device, dtype, offset, activation, recompute):
+    a, d, f = 72, 136, 200
+    act = F.silu if activation == "silu" else lambda z: F.gelu(z, approximate="tanh")
+    tensors = [torch.randn(2, 9, a, device=device).to(dtype), torch.randn(2, 9, d, device=device).to(dtype),
+               normal(device, dtype, d, a), torch.rand(d, device=device).to(dtype), normal(device, dtype, f, d),
+               normal(device, dtype, f, d), normal(device, dtype, d, f), *(torch.rand(d, device=device).to(dtype) for _ in "ab")]
+
+    def theirs(y, r, wo, g, wg, wu, wd, go, gd):
+        x = norm(F.linear(y, wo), go, offset).to(r.dtype) + r
+        h = norm(x, g, offset).to(x.dtype)
+        return norm(F.linear(act(F.linear(h, wg)) * F.linear(h, wu), wd), gd, offset).to(x.dtype) + x
+    compare(lambda *t: C.attention_output_mlp(*t[:7], output_norm=t[7], down_norm=t[8], activation=activation,
+                                              norm_offset=offset, eps=EPS, recompute=recompute), theirs, tensors)
+
+
 @pytest.mark.parametrize("offset,activation,recompute", [(0, "silu", False), (1, "gelu_tanh", False), (1, "silu", True)])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("heads", [False, True], ids=["rope", "qknorm_rope"])
@@ -211,9 +227,22 @@ def test_attention_output_mlp_rope(device, dtype, offset, activation, recompute,
         z = F.linear(norm(x, g1, offset).to(x.dtype), torch.cat([wq, wk, wv]), rest.pop(0) if bias else None)
         parts = [t.unflatten(-1, (-1, hd)) for t in z.split([q * hd, e * hd, e * hd], -1)]
         if heads:
-            parts[0], parts[1] = (norm(t, w).to(x.dtype) for t, w in zip(parts, rest))
+            parts[0], parts[1] = (norm(t, w, offset).to(x.dtype) for t, w in zip(parts, rest))
         return [x, *(rotate(t, table, positions).flatten(-2) for t in parts[:2]), parts[2].flatten(-2)]
     compare(ours, theirs, tensors)
+
+
+def test_norms_of_heads_whose_weights_are_stored_minus_1(device, dtype):
+    table, d = C.rope_table(32, 16, device=device), 16
+    tensors = [torch.randn(2, 9, 72, device=device).to(dtype), torch.rand(72, device=device).to(dtype),
+               *(normal(device, dtype, n * d, 72) for n in (4, 2, 2)), *(torch.rand(d, device=device).to(dtype) for _ in "qk")]
+
+    def theirs(x, g, wq, wk, wv, gq, gk):
+        q, k, v = F.linear(norm(x, g, 1).to(x.dtype), torch.cat([wq, wk, wv])).split([4 * d, 2 * d, 2 * d], -1)
+        q, k = (norm(t.unflatten(-1, (-1, d)), w, 1).to(x.dtype) for t, w in ((q, gq), (k, gk)))
+        return *(rotate(t, table, torch.arange(9, device=device)).flatten(-2) for t in (q, k)), v
+    compare(lambda x, g, *t: C.linear_qknorm_rope(x, *t, table, norm_weight=g, norm_offset=1, eps=EPS, head_eps=EPS), theirs,
+            tensors)
 
 
 def test_gradients_agree_with_central_differences_of_the_reference():

@@ -3,7 +3,7 @@
     import coda.torch
 
     y = coda.torch.linear_swiglu(x, gate, up, norm_weight=g)     # operators, on CPU and CUDA tensors
-    coda.torch.apply(model)                                      # a Hugging Face Llama, Mistral, Qwen2, Qwen3 or Gemma
+    coda.torch.apply(model)                                      # a Hugging Face Llama, Mistral, Qwen or Gemma
     optimizer = coda.torch.AdamW(model.parameters())             # torch's AdamW, one kernel a parameter
     f = coda.torch.program(text)                                 # your own kernel, with its derived backward
 """

@@ -43,9 +43,9 @@ def _gated(form, activation):
 
 
 def _rope(form, bias, norm):
-    """Query, key and value; queries and keys rotated, and normalised by head before if `norm` (Qwen3)."""
+    """Query, key and value; queries and keys rotated, and normalised by head before if `norm` (Qwen3, Gemma3)."""
     inputs, h, scale = _INPUTS[form]
-    weights, product = _query_key_value(h, "K", scale, bias, norm)
+    weights, product = _query_key_value(h, "K", scale, bias, norm, form.startswith("norm1"))
     return f"""
     axis N = Q + 2*E
     axis T = Q + E
@@ -53,13 +53,13 @@ def _rope(form, bias, norm):
     out y : bf16[M, N] = rotated"""
 
 
-def _query_key_value(h, width, scale, bias, norm):
+def _query_key_value(h, width, scale, bias, norm, offset):
     """The inputs for query, key and value of `h`, and the statements up to `rotated`. H is the size of a head."""
     normed = """
     in  query_norm, key_norm : bf16[H]
     param head_eps = 1e-6""" if norm else ""
-    head = """
-    w = where(index(N) < Q, repeat(query_norm, N), repeat(key_norm, N))
+    head = f"""
+    w = {'1 + ' if offset else ''}where(index(N) < Q, repeat(query_norm, N), repeat(key_norm, N))
     q = rsqrt(sum(z * z, N:H) / H + head_eps)
     n = where(index(N) < T, z * q * w, z)""" if norm else ""
     return f"""
@@ -116,10 +116,25 @@ def _tail(activation, offset):
     out x : bf16[M, D] = a @ down.T + x1"""
 
 
+def _sandwich_tail(activation, offset):
+    """The same with a norm behind the output projection and one behind the MLP too (Gemma2, Gemma3)."""
+    norm = lambda x, weight: f"rmsnorm({x}, {'1 + ' if offset else ''}{weight}, eps)"  # noqa: E731
+    return f"""{_TAIL_INPUTS}
+    in  output_norm, down_norm : bf16[D]
+    z = y @ output.T
+    x1 = {norm("z", "output_norm")} + residual
+    h = {norm("x1", "norm_weight")}
+    g = h @ gate.T
+    u = h @ up.T
+    a = {activation}(g) * u
+    d = a @ down.T
+    out x : bf16[M, D] = {norm("d", "down_norm")} + x1"""
+
+
 def _tail_rope(activation, offset, bias, norm):
     """From one layer's attention to the next one's: what `_tail` does, then the next norm, query, key, value and rotation."""
     next_norm = f"rmsnorm(x2, {'1 + ' if offset else ''}next_norm_weight, next_eps)"
-    weights, product = _query_key_value("h2", "D", "", bias, norm)
+    weights, product = _query_key_value("h2", "D", "", bias, norm, offset)
     return f"""
     axis N = Q + 2*E
     axis T = Q + E{_TAIL_INPUTS}
@@ -138,6 +153,7 @@ def _texts():
         for (gate, activation), prefix in itertools.product(_GATES.items(), ("", _RECOMPUTE)):
             name = f"{prefix}attention_output_{gate}{offset}"
             yield name, _tail(activation, offset)
+            yield f"{name}_sandwich", _sandwich_tail(activation, offset)
             for bias in ("", "_bias"):
                 yield f"{name}_rope{bias}", _tail_rope(activation, offset, bias, False)
                 yield f"{name}_qknorm_rope{bias}", _tail_rope(activation, offset, bias, True)

@@ -267,7 +267,12 @@ def linear_rope(x, query, key, value, table, positions=None, *, bias=None, norm_
 
 def linear_qknorm_rope(x, query, key, value, query_norm, key_norm, table, positions=None, *, bias=None, head_eps=1e-6,
                        norm_weight=None, norm_offset=0, eps=1e-6):
-    """`linear_rope` with an RMSNorm of every query and key head before the rotation (Qwen3). query_norm, key_norm: [D]."""
+    """`linear_rope` with an RMSNorm of every query and key head before the rotation (Qwen3). query_norm, key_norm: [D].
+
+    norm_offset   1: norm_weight, query_norm and key_norm are stored minus 1 (Gemma 3)
+    """
+    if norm_offset and norm_weight is None:
+        raise ValueError("linear_qknorm_rope: norm_offset=1 needs a norm_weight; without one, add 1 to query_norm and key_norm")
     norms = (query_norm, key_norm)
     return _qkv("linear_qknorm_rope", x, query, key, value, table, positions, bias, norms, (head_eps,), norm_weight,
                 norm_offset, eps)
@@ -281,21 +286,29 @@ def _rest_of_layer(name, activation, norm_offset, recompute):
     return f"{'recompute_' if recompute else ''}attention_output_{gates[activation]}{'1' if _offset(name, norm_offset) else ''}"
 
 
-def attention_output_mlp(y, residual, output, norm_weight, gate, up, down, *, activation="silu", norm_offset=0, eps=1e-6,
-                         recompute=False):
+def attention_output_mlp(y, residual, output, norm_weight, gate, up, down, *, activation="silu", output_norm=None,
+                         down_norm=None, norm_offset=0, eps=1e-6, recompute=False):
     """A decoder layer after its attention, as three kernels forward and seven backward:
 
     x1 = y @ output.T + residual;  h = rms_norm(x1) * norm_weight;  x = (silu(h @ gate.T) * (h @ up.T)) @ down.T + x1
 
+    output_norm, down_norm   both: weights of norms behind the products of output and of down, before the residual is added
+                (Gemma 2 and 3). Two passes over the stream more, since each waits for whole rows of its product
+    norm_offset 1: every weight of a norm is stored minus 1
     recompute   for the backward keep x1 and the products of gate and up, but not silu(..) * (..), which it makes again: a third
                 less of memory, and a write more
     """
     name = "attention_output_mlp"
-    operator = OPERATORS[_rest_of_layer(name, activation, norm_offset, recompute)]
-    tensors = (residual, output, norm_weight, gate, up, down)
+    kind = _rest_of_layer(name, activation, norm_offset, recompute)
+    names, tensors = ("residual", "output", "norm_weight", "gate", "up", "down"), (residual, output, norm_weight, gate, up, down)
+    if (output_norm is None) != (down_norm is None):
+        raise TypeError(f"{name}: of `output_norm` and `down_norm` one is None; give both or neither")
+    if output_norm is not None:
+        kind, names, tensors = f"{kind}_sandwich", (*names, "output_norm", "down_norm"), (*tensors, output_norm, down_norm)
+    operator = OPERATORS[kind]
     x = operator.quick(y, *tensors, eps)
     if x is None:
-        y, tensors = _prepare(name, y, ("residual", "output", "norm_weight", "gate", "up", "down"), tensors)
+        y, tensors = _prepare(name, y, names, tensors)
         _check_rows(name, y, residual)
         x = operator.call(y, *tensors, eps)
     return x
@@ -307,7 +320,8 @@ def attention_output_mlp_rope(y, residual, output, norm_weight, gate, up, down, 
     """From one layer's attention to the next one's: `attention_output_mlp`, and of its result x the next layer's norm and
     `linear_rope` (`linear_qknorm_rope` if query_norm and key_norm are given), as four kernels forward: the norm's sums and
     weight go out with x, its row scale is applied behind query, key and value, and in the backward the residual stream's
-    gradients meet in a product's epilogue. next_eps: of the next norm, eps if None; recompute: as there.
+    gradients meet in a product's epilogue. next_eps: of the next norm, eps if None; norm_offset, for all norms, and recompute: as
+    there.
 
     Returns x, q, k, v; the last three views of one tensor, each [..., heads * D].
     """

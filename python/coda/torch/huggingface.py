@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import inspect
 import sys
-import types
 
 import torch
 from torch import nn
@@ -12,19 +11,23 @@ from torch import nn
 from . import functional as C
 from ._operator import COMPUTE_DTYPES
 
-# Decoder layers by class name: the activation's names in ACT2FN, whether norm weights are stored minus 1, and whether the
-# attention passes its sliding window on.
-_GELU = ("gelu_pytorch_tanh",)
-_LAYERS = {
-    "LlamaDecoderLayer": ("silu", False, None),
-    "MistralDecoderLayer": ("silu", False, "config"),
-    "Qwen2DecoderLayer": ("silu", False, "module"),
-    "Qwen3DecoderLayer": ("silu", False, "module"),
-    "GemmaDecoderLayer": ("gelu_tanh", True, None),
-}
-_HEADS = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "GemmaForCausalLM")
-# Norms that torch has as one kernel, in f32 with one rounding; for the last norm, behind which no product of ours stands.
-_NORMS = ("LlamaRMSNorm", "MistralRMSNorm", "Qwen2RMSNorm", "Qwen3RMSNorm")
+
+@dataclasses.dataclass(frozen=True)
+class _Kind:
+    """What distinguishes the decoder layers of one family."""
+
+    family: str           # the beginning of its classes' names
+    activation: str = "silu"
+    offset: int = 0       # 1: weights of norms are stored minus 1
+    window: str = ""      # where the attention takes a sliding window from: its "config", or the "module" itself
+    softcap: bool = False # the attention caps its logits
+    sandwich: bool = False  # norms behind attention and MLP too
+
+
+_KINDS = (_Kind("Llama"), _Kind("Mistral", window="config"), _Kind("Qwen2", window="module"), _Kind("Qwen3", window="module"),
+          _Kind("Gemma", "gelu_tanh", 1), _Kind("Gemma2", "gelu_tanh", 1, "module", softcap=True, sandwich=True),
+          _Kind("Gemma3", "gelu_tanh", 1, "module", sandwich=True))
+_FAMILIES = ", ".join(kind.family for kind in _KINDS)
 _ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
 
 
@@ -42,46 +45,55 @@ class Report:
         return "\n".join(lines)
 
 
-def apply(model: nn.Module, *, recompute: bool = False) -> Report:
-    """Makes the decoder layers and the loss of a Hugging Face Llama, Mistral, Qwen2, Qwen3 or Gemma run on coda's operators.
+def apply(model: nn.Module, *, recompute: bool = False, loss: bool = True) -> Report:
+    """Makes the decoder layers and the loss of a Hugging Face Llama, Mistral, Qwen2, Qwen3, Gemma, Gemma2 or Gemma3 (text) run on
+    coda's operators.
 
     The model stays what it was: the same modules, parameters, names and state_dict; hooks on decoder layers run; generation
     works; attention stays what the model chose. Apply it before or after DDP, `fully_shard`, `torch.compile` or loading.
 
     A layer runs its own code whenever something in it is not what was taken: a projection replaced by LoRA or a quantised one,
-    hooks on a projection, a DTensor weight, a type that coda does not compute in. In training with labels the loss is computed
-    without logits, so `outputs.logits` is None; in evaluation, and without labels, they are there.
+    another forward, hooks inside, a DTensor weight, a type that coda does not compute in. In training with labels the loss is
+    computed without logits, so `outputs.logits` is None; in evaluation, and without labels, they are there.
 
     recompute   as for `attention_output_mlp`: less memory, a little slower
+    loss        False: the model computes its loss itself, for trainers that look at the logits
 
     Returns a Report. Raises ValueError for a model without a layer that it knows.
     """
-    report, places = Report([], []), _places(model)
+    report, places, known, met = Report([], []), _places(model), _known_classes(), 0
     for name, module in model.named_modules():
-        kind = _original_class(module).__name__
-        if kind in _LAYERS:
-            why = _unfit(module, kind)
+        own = _original_class(module).__name__
+        cls, kind, part = next((k for k in known if isinstance(module, k[0])), (None, None, None))
+        if part == "DecoderLayer":
+            met += 1
+            why = _changed(module, cls) or _unfit(module, kind)
             if why:
                 report.left.append((name, why))
                 continue
-            _patch(module, _layer_forward(kind))
+            _patch(module, _layer_forward)
             report.taken.append(name)
+            module._coda_kind, module._coda_parts = kind, {path: type(_module(module, path)) for path in _parts(module)}
             module._coda_place, module._coda_recompute = places.get(module), bool(recompute)
-        elif kind in _HEADS:
-            why = _unfit_head(module)
+        elif part == "ForCausalLM":
+            why = None if loss else "not asked for (loss=False)"
+            why = why or _changed(module, cls) or _unfit_head(module)
             if why:
-                report.left.append((name or "loss", why))
+                report.left.append((f"{name or own}: the loss", why))
                 continue
             _patch(module, _causal_forward)
-            report.taken.append(f"{name or kind}: the loss")
-        elif kind in _NORMS and name.rpartition(".")[2] == "norm":
-            _patch(module, _norm_forward)
-            report.taken.append(name)
-        elif kind.endswith("DecoderLayer"):
-            report.left.append((name, f"{kind} is not among the layers that coda knows ({', '.join(_LAYERS)})"))
-    if not report.taken and not report.left:
-        raise ValueError(f"coda.torch.apply: {type(model).__name__} has no decoder layer that coda knows "
-                         f"({', '.join(_LAYERS)}); build layers from coda.torch.TransformerBlock or its functions instead")
+            report.taken.append(f"{name or own}: the loss")
+        elif part == "RMSNorm":
+            if not kind.offset and name.rpartition(".")[2] == "norm" and not _changed(module, cls):
+                _patch(module, _norm_forward)
+                report.taken.append(name)
+        elif own.endswith("DecoderLayer") or (module in places and own.endswith(("Layer", "Block"))):
+            report.left.append((name, f"{own} is not among the layers that coda knows (those of {_FAMILIES})"))
+    if not met and not report.taken:
+        layers = sorted({_original_class(m).__name__ for m in places})
+        raise ValueError(f"coda.torch.apply: {type(model).__name__} has no decoder layer that coda knows (those of {_FAMILIES} in "
+                         f"transformers){'; its layers are ' + ', '.join(layers) if layers else ''}. Build layers from "
+                         "coda.torch.TransformerBlock or its functions instead")
     return report
 
 
@@ -91,6 +103,17 @@ def restore(model: nn.Module) -> None:
         if "_coda_forward" in module.__dict__:
             for name in ("forward", *(n for n in module.__dict__ if n.startswith("_coda_"))):
                 del module.__dict__[name]
+
+
+def _source(kind):
+    """The module of transformers that defines a family, None where it is not loaded."""
+    return sys.modules.get(f"transformers.models.{kind.family.lower()}.modeling_{kind.family.lower()}")
+
+
+def _known_classes():
+    """The classes of transformers that are taken, as far as they are loaded: class, kind, and the end of its name."""
+    return [(getattr(_source(kind), kind.family + part), kind, part) for kind in _KINDS
+            for part in ("DecoderLayer", "ForCausalLM", "RMSNorm") if hasattr(_source(kind), kind.family + part)]
 
 
 def _original_class(module):
@@ -107,51 +130,93 @@ def _places(model):
 
 
 def _patch(module, forward):
-    """The module's forward becomes a method of this instance; what it was stays reachable."""
+    """The module's forward becomes a function of ours on this instance; what it was stays reachable. (A partial, which can be
+    pickled where a method of an instance cannot.)"""
     if "_coda_forward" in module.__dict__:
         return
     module._coda_forward = module.forward
+    module._coda_names = list(inspect.signature(module.forward).parameters)
     # What transformers calls the cache of keys and values: `cache` since 5.24, `past_key_values` before.
-    module._coda_cache = "cache" if "cache" in inspect.signature(module.forward).parameters else "past_key_values"
+    module._coda_cache = "cache" if "cache" in module._coda_names else "past_key_values"
     # Where it checkpoints activations: in a __call__ of its own, or in the forward.
     module._coda_checkpoints = hasattr(module, "gradient_checkpointing") and type(module).__call__ is nn.Module.__call__
-    module.forward = types.MethodType(forward, module)
+    module.forward = functools.partial(forward, module)
 
 
 # ---------------------------------------------------------------- what fits
 
-def _projections(layer):
-    a, m = layer.self_attn, layer.mlp
-    return a.q_proj, a.k_proj, a.v_proj, a.o_proj, m.gate_proj, m.up_proj, m.down_proj
+_PROJECTIONS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj",
+                "mlp.down_proj")
+_HEAD_NORMS = ("self_attn.q_norm", "self_attn.k_norm")
+_SANDWICH_NORMS = ("pre_feedforward_layernorm", "post_feedforward_layernorm")
+_NORMS = ("input_layernorm", "post_attention_layernorm", *_SANDWICH_NORMS)
+_PARTS = ("self_attn", "mlp", *_NORMS, *_HEAD_NORMS, *_PROJECTIONS, "mlp.act_fn")
+
+
+def _module(layer, path):
+    """The module at a path, None where there is none."""
+    for name in path.split("."):
+        layer = layer._modules.get(name) if layer is not None else None
+    return layer
+
+
+def _parts(layer):
+    """Paths of the modules whose work the operators do."""
+    return [path for path in _PARTS if _module(layer, path) is not None]
+
+
+def _changed(module, cls):
+    """How a module differs from what a class of transformers or torch does, or None."""
+    if "forward" in module.__dict__ and "_coda_forward" not in module.__dict__:
+        return "its forward was replaced"
+    if not isinstance(module, cls) or (cls is nn.Linear and type(module) is not cls):
+        found = type(module)
+        return f"it is {found.__module__ + '.' if found.__name__ == cls.__name__ else ''}{found.__name__}, not {cls.__name__}"
+    if inspect.unwrap(type(module).forward) is not inspect.unwrap(cls.forward):
+        return f"{type(module).__name__} has another forward than {cls.__name__}"
+    return None
 
 
 def _unfit(layer, kind):
     """Why a layer cannot be taken, or None."""
-    attention, mlp = layer.self_attn, layer.mlp
-    for what in ("q_proj", "k_proj", "v_proj", "o_proj"):
-        if type(getattr(attention, what, None)) is not nn.Linear:
-            return f"self_attn.{what} is {type(getattr(attention, what, None)).__name__}, not nn.Linear"
-    for what in ("gate_proj", "up_proj", "down_proj"):
-        if type(getattr(mlp, what, None)) is not nn.Linear:
-            return f"mlp.{what} is {type(getattr(mlp, what, None)).__name__}, not nn.Linear"
-    if attention.o_proj.bias is not None or any(p.bias is not None for p in _projections(layer)[4:]):
-        return "o_proj or the MLP has a bias"
-    biases = [p.bias is not None for p in _projections(layer)[:3]]
-    if any(biases) != all(biases):
+    from transformers.activations import ACT2FN
+    config = layer.self_attn.config
+    activation = getattr(config, "hidden_act", None) or getattr(config, "hidden_activation", None)
+    if _ACTIVATIONS.get(activation) != kind.activation:
+        return f"activation {activation!r}"
+    own = lambda part: getattr(_source(kind), kind.family + part)  # noqa: E731
+    expected = {"self_attn": own("Attention"), "mlp": own("MLP"), **dict.fromkeys(_NORMS + _HEAD_NORMS, own("RMSNorm")),
+                **dict.fromkeys(_PROJECTIONS, nn.Linear), "mlp.act_fn": type(ACT2FN[activation])}
+    for path, cls in expected.items():
+        module = _module(layer, path)
+        if module is None and path not in _HEAD_NORMS and (kind.sandwich or path not in _SANDWICH_NORMS):
+            return f"{path} is missing"
+        why = module is not None and _changed(module, cls)
+        if why:
+            return f"{path}: {why}"
+    return _unfit_sizes(layer)
+
+
+def _unfit_sizes(layer):
+    """Which biases or sizes no operator has, or None."""
+    attention, parts = layer.self_attn, [_module(layer, path) for path in _PROJECTIONS]
+    for path, projection in zip(_PROJECTIONS[3:], parts[3:]):
+        if projection.bias is not None:
+            return f"{path} has a bias"
+    if len({projection.bias is None for projection in parts[:3]}) > 1:
         return "some of q_proj, k_proj and v_proj have a bias and some have not"
     head = attention.head_dim
     if head & (head - 1) or not 4 <= head <= 256:
         return f"head_dim {head} is no power of two from 4 to 256"
-    activation = getattr(attention.config, "hidden_act", None) or getattr(attention.config, "hidden_activation", None)
-    if _ACTIVATIONS.get(activation) != _LAYERS[kind][0]:
-        return f"activation {activation!r}"
-    if getattr(attention, "q_norm", None) is not None and attention.q_norm.weight.shape != (head,):
+    if _module(layer, "self_attn.q_norm") is not None and attention.q_norm.weight.shape != (head,):
         return "q_norm is not a norm of one head"
+    if len({_eps(_module(layer, path)) for path in _NORMS[1:] if _module(layer, path) is not None}) > 1:
+        return "its norms have different eps"
     return None
 
 
 def _unfit_head(model):
-    if type(model.lm_head) is not nn.Linear or model.lm_head.bias is not None:
+    if type(model.lm_head) is not nn.Linear or model.lm_head.bias is not None or "forward" in model.lm_head.__dict__:
         return "lm_head is not an nn.Linear without bias"
     if getattr(model.loss_function, "__name__", "") != "ForCausalLMLoss":
         return f"the loss is {getattr(model.loss_function, '__name__', model.loss_function)}, not ForCausalLMLoss"
@@ -168,20 +233,27 @@ def _hooked(module):
 
 def _ready(layer):
     """Is the layer, now, what was taken? Checked on every call: adapters, hooks and sharding come later than `apply`."""
-    attention = layer.self_attn
-    for hook in (*attention._forward_hooks.values(), *attention._forward_pre_hooks.values()):
-        if not _capturing(hook) or attention.config._attn_implementation == "eager":
+    dtype = None
+    for path, cls in layer._coda_parts.items():
+        part = _module(layer, path)
+        if type(part) is not cls or "forward" in part.__dict__:
             return False
-    if _hooked(layer.mlp) or attention._backward_hooks or _hooked(layer.input_layernorm) or \
-            _hooked(layer.post_attention_layernorm):
-        return False
-    dtype = layer.input_layernorm.weight.dtype
-    if dtype not in COMPUTE_DTYPES or layer.post_attention_layernorm.weight.dtype is not dtype:
-        return False
-    for p in _projections(layer):
-        if type(p) is not nn.Linear or _hooked(p) or p.weight.dtype is not dtype or not _plain(p.weight):
+        if path != "self_attn":
+            if _hooked(part):
+                return False
+        elif part._backward_hooks or part._backward_pre_hooks or any(
+                not _capturing(hook) or part.config._attn_implementation == "eager"
+                for hook in (*part._forward_hooks.values(), *part._forward_pre_hooks.values())):
             return False
-    return True
+        weight = part._parameters.get("weight")
+        if weight is None:
+            if path in _PROJECTIONS or path in _NORMS:  # something else computes it
+                return False
+            continue
+        dtype = weight.dtype if dtype is None else dtype
+        if weight.dtype is not dtype or not _plain(weight):
+            return False
+    return dtype in COMPUTE_DTYPES
 
 
 def _plain(weight):
@@ -211,12 +283,12 @@ def rotary(position_embeddings, batch, length):
     return table, positions
 
 
-def _project(layer, x, position_embeddings, offset):
+def _project(layer, x, position_embeddings):
     """Norm, query, key, value, their norms and rotation: q, k, v as [batch, heads, length, head_dim]."""
     a, norm = layer.self_attn, layer.input_layernorm
     batch, length = x.shape[:2]
     table, positions = rotary(position_embeddings, batch, length)
-    shared = {"bias": _bias(a), "norm_weight": norm.weight, "norm_offset": int(offset), "eps": _eps(norm)}
+    shared = {"bias": _bias(a), "norm_weight": norm.weight, "norm_offset": layer._coda_kind.offset, "eps": _eps(norm)}
     weights = (a.q_proj.weight, a.k_proj.weight, a.v_proj.weight)
     if getattr(a, "q_norm", None) is not None:
         q, k, v = C.linear_qknorm_rope(x, *weights, a.q_norm.weight, a.k_norm.weight, table, positions,
@@ -236,37 +308,46 @@ def _eps(norm):
     return getattr(norm, "variance_epsilon", None) or norm.eps
 
 
-@functools.cache
-def _layer_forward(kind):
-    activation, offset, window = _LAYERS[kind]
+def _decoder_layer(self, hidden_states, attention_mask=None, position_ids=None, cache=None, use_cache=False,
+                   position_embeddings=None, past_key_values=None, **kwargs):
+    cache = past_key_values if cache is None else cache
+    if not _ready(self):
+        return self._coda_forward(hidden_states, attention_mask=attention_mask, position_ids=position_ids,
+                                  use_cache=use_cache, position_embeddings=position_embeddings,
+                                  **{self._coda_cache: cache}, **kwargs)
+    a, m, kind = self.self_attn, self.mlp, self._coda_kind
+    q, k, v = _made_before(self, hidden_states, position_embeddings) or _project(self, hidden_states, position_embeddings)
+    if cache is not None:
+        # since 5.24 a paged cache writes into the arguments of the attention
+        k, v = cache.update(k, v, a.layer_idx, **({"kwargs": kwargs} if self._coda_cache == "cache" else {}))
+    if kind.window:
+        kwargs["sliding_window"] = getattr(a.config if kind.window == "config" else a, "sliding_window", None)
+    if kind.softcap:
+        kwargs["softcap"] = a.attn_logit_softcapping
+    y, _ = _attention(self)(a, q, k, v, attention_mask, dropout=a.attention_dropout if self.training else 0.0,
+                            scaling=a.scaling, position_ids=position_ids, use_cache=use_cache, **kwargs)
+    y = y.reshape(*hidden_states.shape[:-1], -1)
+    if C.autocasts(y) and hidden_states.dtype is torch.float32:
+        return _mixed(self, y, hidden_states)
+    norm = self.pre_feedforward_layernorm if kind.sandwich else self.post_attention_layernorm
+    weights = (a.o_proj.weight, norm.weight, m.gate_proj.weight, m.up_proj.weight, m.down_proj.weight)
+    shared = {"activation": kind.activation, "norm_offset": kind.offset, "eps": _eps(norm), "recompute": self._coda_recompute}
+    if kind.sandwich:
+        return C.attention_output_mlp(y, hidden_states, *weights, **shared, output_norm=self.post_attention_layernorm.weight,
+                                      down_norm=self.post_feedforward_layernorm.weight)
+    after = _layer_after(self)
+    if after is None:
+        return C.attention_output_mlp(y, hidden_states, *weights, **shared)
+    return _with_projections(after, y, hidden_states, weights, shared, position_embeddings)
 
-    def forward(self, hidden_states, attention_mask=None, position_ids=None, cache=None, use_cache=False,
-                position_embeddings=None, past_key_values=None, **kwargs):
-        cache = past_key_values if cache is None else cache
-        if not _ready(self):
-            return self._coda_forward(hidden_states, attention_mask=attention_mask, position_ids=position_ids,
-                                      use_cache=use_cache, position_embeddings=position_embeddings,
-                                      **{self._coda_cache: cache}, **kwargs)
-        a, m = self.self_attn, self.mlp
-        q, k, v = _made_before(self, hidden_states, position_embeddings) or \
-            _project(self, hidden_states, position_embeddings, offset)
-        if cache is not None:
-            k, v = cache.update(k, v, a.layer_idx)
-        if window is not None:
-            kwargs["sliding_window"] = getattr(a.config if window == "config" else a, "sliding_window", None)
-        y, _ = _attention(a)(a, q, k, v, attention_mask, dropout=a.attention_dropout if self.training else 0.0,
-                             scaling=a.scaling, position_ids=position_ids, use_cache=use_cache, **kwargs)
-        y = y.reshape(*hidden_states.shape[:-1], -1)
-        norm = self.post_attention_layernorm
-        if C.autocasts(y) and hidden_states.dtype is torch.float32:
-            return _mixed(self, y, hidden_states, activation, offset)
-        weights = (a.o_proj.weight, norm.weight, m.gate_proj.weight, m.up_proj.weight, m.down_proj.weight)
-        shared = {"activation": activation, "norm_offset": int(offset), "eps": _eps(norm), "recompute": self._coda_recompute}
-        after = _layer_after(self)
-        if after is None:
-            return C.attention_output_mlp(y, hidden_states, *weights, **shared)
-        return _with_projections(after, y, hidden_states, weights, shared, position_embeddings)
-    return _checkpointed(forward)
+
+def _layer_forward(self, hidden_states, *arguments, **named):
+    """transformers checkpoints a layer in its `__call__`, or since 5.24 in the forward that ours stands for."""
+    named.update(zip(self._coda_names[1:], arguments))
+    if not self._coda_checkpoints or not (self.gradient_checkpointing and self.training and torch.is_grad_enabled()):
+        return _decoder_layer(self, hidden_states, **named)
+    named.update({name: None if name != "use_cache" else False for name in (self._coda_cache, "use_cache") if name in named})
+    return self._gradient_checkpointing_func(functools.partial(_decoder_layer, self, **named), hidden_states)
 
 
 # ---------------------------------------------------------------- from one layer to the next
@@ -282,7 +363,7 @@ def _layer_after(layer):
         return None
     after = stack[place + 1]
     if stack[place] is not layer or after._forward_pre_hooks or after._backward_hooks or after._backward_pre_hooks or \
-            _own_forward(after) is None or _own_forward(after) is not _own_forward(layer):
+            not _is_ours(after) or not _is_ours(layer) or after._coda_kind != layer._coda_kind:
         return None
     a, norm = after.self_attn, layer.input_layernorm.weight
     if (getattr(after, "gradient_checkpointing", False) and after.training) or not _ready(after) or \
@@ -293,9 +374,9 @@ def _layer_after(layer):
     return after
 
 
-def _own_forward(layer):
-    """The function that `apply` gave a layer; None where there is none, or something was put around it."""
-    return getattr(layer.__dict__.get("forward"), "__func__", None)
+def _is_ours(layer):
+    """Is the layer's forward the one that `apply` gave it, and nothing around it?"""
+    return getattr(layer.__dict__.get("forward"), "func", None) is _layer_forward
 
 
 def _recomputed():
@@ -330,31 +411,24 @@ def _made_before(layer, x, position_embeddings):
     return heads
 
 
-def _checkpointed(forward):
-    """transformers checkpoints a layer in its `__call__`, or since 5.24 in the forward that ours stands for."""
-    def checkpointed(self, *arguments, **named):
-        if not self._coda_checkpoints or not (self.gradient_checkpointing and self.training and torch.is_grad_enabled()):
-            return forward(self, *arguments, **named)
-        named.update({name: None if name != "use_cache" else False for name in (self._coda_cache, "use_cache")
-                      if name in named})
-        return self._gradient_checkpointing_func(functools.partial(forward, self, **named), *arguments)
-    return checkpointed
-
-
-def _mixed(layer, y, residual, activation, offset):
+def _mixed(layer, y, residual):
     """The rest of a layer under autocast, whose residual stream stays f32: the norm and the gate are fused, the sums are not."""
-    m, norm = layer.mlp, layer.post_attention_layernorm
-    x = residual + C.linear(y, layer.self_attn.o_proj.weight)
-    gated = C.linear_swiglu if activation == "silu" else C.linear_geglu
-    a = gated(x, m.gate_proj.weight, m.up_proj.weight, norm_weight=norm.weight, norm_offset=int(offset), eps=_eps(norm))
-    return x + C.linear(a, m.down_proj.weight)
+    m, kind, norm = layer.mlp, layer._coda_kind, layer.post_attention_layernorm
+    output = C.linear(y, layer.self_attn.o_proj.weight)
+    if kind.sandwich:
+        output, norm = norm(output), layer.pre_feedforward_layernorm
+    x = residual + output
+    gated = C.linear_swiglu if kind.activation == "silu" else C.linear_geglu
+    a = gated(x, m.gate_proj.weight, m.up_proj.weight, norm_weight=norm.weight, norm_offset=kind.offset, eps=_eps(norm))
+    down = C.linear(a, m.down_proj.weight)
+    return x + (layer.post_feedforward_layernorm(down) if kind.sandwich else down)
 
 
-def _attention(attention):
+def _attention(layer):
     """The attention function that the model chose."""
-    module = sys.modules[_original_class(attention).__module__]
+    module = _source(layer._coda_kind)
     functions = module.ALL_ATTENTION_FUNCTIONS
-    return functions.get_interface(attention.config._attn_implementation, module.eager_attention_forward)
+    return functions.get_interface(layer.self_attn.config._attn_implementation, module.eager_attention_forward)
 
 
 def _norm_forward(self, hidden_states):
@@ -407,9 +481,10 @@ def _causal_forward(self, input_ids=None, attention_mask=None, position_ids=None
     items = kwargs.get("num_items_in_batch")
     loss = C.linear_cross_entropy(hidden, head.weight, shifted.to(hidden.device).contiguous(),
                                   ignore_index=kwargs.get("ignore_index", -100),
+                                  softcap=getattr(self.config, "final_logit_softcapping", None),
                                   reduction="mean" if items is None else "sum")
     if items is not None:
         loss = loss / (items.to(loss.device) if torch.is_tensor(items) else items)
-    made = sys.modules[_original_class(self).__module__].CausalLMOutputWithPast
+    from transformers.modeling_outputs import CausalLMOutputWithPast
     kept = {self._coda_cache: cache if inputs[self._coda_cache] is not cache else getattr(outputs, self._coda_cache)}
-    return made(loss=loss, logits=None, hidden_states=outputs.hidden_states, attentions=outputs.attentions, **kept)
+    return CausalLMOutputWithPast(loss=loss, logits=None, hidden_states=outputs.hidden_states, attentions=outputs.attentions, **kept)
