@@ -10,7 +10,7 @@ import coda
 import coda.torch as C
 from coda.torch import _derived
 from coda.torch._blocks import OPERATORS
-from coda.torch._order import calls_of, overwritten
+from coda.torch._order import calls_of, is_faster, overwritten
 
 
 def normal(device, dtype, *shape):
@@ -34,6 +34,14 @@ program second { in a : bf16[M, N]; in r : bf16[M, N]; in t : f32[P, H]; in p : 
     assert overwritten(list(module)[:1], free, []) == {"e": "a", "f": "b"}
     assert overwritten(list(module)[:1], free, ["e"]) == {"f": "a", "g": "b"}  # e is the caller's
     assert overwritten(list(module)[:1], {"b"}, []) == {"e": "b"}
+
+
+@pytest.mark.parametrize("width,hidden,faster", [(2048, 5632, True), (2048, 8192, False), (8192, 22016, False)])
+def test_gradients_wait_for_each_other_where_the_library_gains_by_it(width, hidden, faster):
+    down, output, others = (width, hidden, 16384), (width, width, 16384), [(hidden, width, 16384)] * 2
+    device = coda.Device("cuda:sm_90a")  # only plans, so no GPU is needed
+    assert is_faster(device, [[down], [output, *others]], [[down, output, *others]]) == faster
+    assert not is_faster(coda.Device("cpu"), [[down], [output, *others]], [[down, output, *others]])
 
 
 def layer(device, dtype, batch=2, length=35, d=128, f=256, e=128, dim=64):

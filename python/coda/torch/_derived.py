@@ -168,8 +168,8 @@ class Backward:
         self._apart = columns_apart(operator, programs, arguments) if operator.columns else None
         self._found = {False: (results, self._sources), True: self._found_in_columns(results)}
         ours = {n for n in read if operator.derived.held_by(n) in operator.derived.extra}
-        over = overwritten(self._orders[0], ours, results)
-        self._over = {out: together.get(kept, (read[kept], "0")) for out, kept in over.items()}
+        over = set.intersection(*(set(overwritten(order, ours, results).items()) for order in self._orders))
+        self._over = {out: together.get(kept, (read[kept], "0")) for out, kept in sorted(over)}
         self._lent = [saved.index(name) for name in dict.fromkeys(held.name for held, _ in self._over.values())]
         self._sequences = {}
         last = len(outputs) - 1

@@ -1,5 +1,6 @@
 """The order of a sequence's launches: which programs are sets of one launch, and which launches are made by one call."""
 
+import math
 import re
 import struct
 
@@ -65,7 +66,7 @@ def is_faster(device, lists, gathered):
         return load().coda_product_time(device.handle, struct.pack(f"@{len(flat)}q", *flat), len(products))
 
     def best(products):
-        return min(time(products), sum(time([p]) for p in products)) if len(products) > 1 else time(products)
+        return min(time(products) or math.inf, sum(time([p]) for p in products))
     return 25 * sum(map(best, gathered)) < 24 * sum(map(best, lists))
 
 

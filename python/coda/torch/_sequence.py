@@ -108,7 +108,6 @@ class Sequence:
     def __init__(self, name, programs, arguments, results, parameters, rows=None, leading=None, parts=None, axes=None,
                  gathered=None, releases=None):
         self.rows, self.leading, self.releases = rows, leading, releases
-        self.given_parts = parts or {}
         self.parts = {part: (base.name, column) for part, (base, column) in (parts or {}).items()}
         self.bases = {base.name: base for base, _ in (parts or {}).values()}
         self.name, self.programs, self.gathered = name, list(programs), list(gathered or programs)
@@ -116,8 +115,7 @@ class Sequence:
         self.axes, self.shapes, self.kernels, self.plans = {}, {o.name: o for o in self.arguments}, [], {}
         for program in self.programs:
             self.axes.update(derived_axes(program.text))
-        self.given_axes = axes or {}
-        self.axes.update(self.given_axes)
+        self.axes.update(axes or {})
         self._scope = {"torch": torch, "prod": math.prod, "error": error_address, "fail": fail,
                        "mismatch": self._mismatch, "layout": self._layout, "operand": OPERAND, "EMPTY": _EMPTY,
                        "again_of": self._again, "plans": self.plans, "remember": self._remember,
