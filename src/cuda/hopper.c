@@ -148,6 +148,15 @@ int64_t hopper_narrow_tiles(const struct gpu *gpu, const struct variant *v, int6
     return hopper_narrow_of(gpu, v, hopper_tiles(v, rows, columns));
 }
 
+int64_t hopper_clusters(const struct gpu *gpu, const struct variant *v, int64_t tiles, int64_t narrow)
+{
+    int64_t resident = gpu->multiprocessors / v->cluster;
+    if (tiles <= resident || narrow > 0)
+        return tiles + narrow < resident ? tiles + narrow : resident;
+    int64_t waves = (tiles + resident - 1) / resident;
+    return (tiles + waves - 1) / waves;
+}
+
 /* A matrix in 128-byte rows of boxes: 64 elements along its rows by `rows`. */
 static coda_status encode(const struct gpu *gpu, const coda_tensor *t, int64_t offset, int64_t columns, int64_t rows,
                           int box_columns, int box_rows, struct tensor_map *map, coda_error *error)

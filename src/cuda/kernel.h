@@ -110,6 +110,9 @@ int64_t hopper_narrow_tiles(const struct gpu *gpu, const struct variant *variant
 /* The same, of so many tiles of a cluster in all; and how many a matrix has. */
 int64_t hopper_narrow_of(const struct gpu *gpu, const struct variant *variant, int64_t tiles);
 int64_t hopper_tiles(const struct variant *variant, int64_t rows, int64_t columns);
+/* Clusters of a launch, `narrow` of whose tiles are built as two: no more than fill its waves evenly, since at the power limit
+ * multiprocessors that idle in a last wave cost the others some of their clock (docs/experiments-cuda.md). */
+int64_t hopper_clusters(const struct gpu *gpu, const struct variant *variant, int64_t tiles, int64_t narrow);
 int hopper_map_count(const struct plan *plan);
 bool plan_is_stacked(const struct plan *plan); /* along N */
 coda_status hopper_maps(const struct gpu *gpu, const struct plan *plan, const struct variant *variant,

@@ -232,8 +232,7 @@ static coda_status make_grid(const struct gpu *gpu, const struct plan *plan, con
     geometry->row_tiles = (int32_t)row_tiles;
     geometry->column_tiles = (int32_t)column_tiles;
     geometry->whole = (int32_t)(tiles - narrow);
-    int64_t resident = hopper ? gpu->multiprocessors / v->cluster : INT32_MAX;
-    c->grid_x = (unsigned)(minimum(tiles + narrow, resident) * (hopper ? v->cluster : 1));
+    c->grid_x = (unsigned)(hopper ? hopper_clusters(gpu, v, tiles, narrow) * v->cluster : tiles);
     return CODA_OK;
 }
 

@@ -17,6 +17,15 @@ static int64_t share(int64_t first, int64_t end, int64_t cluster, int64_t cluste
     return (end + clusters - 1 - cluster) / clusters - (first + clusters - 1 - cluster) / clusters;
 }
 
+/* Problems come with more steps of K first; tiles of different depth are spread over all clusters. */
+static int64_t clusters_of(const struct gpu *gpu, const struct variant *v, const struct problem *problem, int count,
+                           int64_t tiles, int64_t narrow)
+{
+    if (problem[0].steps == problem[count - 1].steps)
+        return hopper_clusters(gpu, v, tiles, narrow);
+    return minimum(tiles + narrow, gpu->multiprocessors / v->cluster);
+}
+
 /* The time of the slowest cluster, in half steps. */
 static int64_t time_of(const struct gpu *gpu, const struct variant *v, const struct problem *problem, int count)
 {
@@ -24,7 +33,7 @@ static int64_t time_of(const struct gpu *gpu, const struct variant *v, const str
     for (int i = 0; i < count; i++)
         tiles += problem[i].tiles;
     int64_t narrow = v->narrow ? hopper_narrow_of(gpu, v, tiles) : 0;
-    int64_t clusters = minimum(tiles + narrow, gpu->multiprocessors / v->cluster), whole = tiles - narrow;
+    int64_t clusters = clusters_of(gpu, v, problem, count, tiles, narrow), whole = tiles - narrow;
     for (int64_t cluster = 0; cluster < clusters; cluster++) {
         int64_t time = 0, first = 0;
         for (int i = 0; i < count; i++) {
@@ -115,8 +124,7 @@ static coda_status prepare_joined(const struct gpu *gpu, const struct cuda_kerne
     memcpy(p->bytes + v->problems * each, first, ((size_t)v->problems + 1) * sizeof *first);
     p->compiled = k->joined;
     p->configuration = launch_configure(k->joined);
-    p->configuration.grid_x =
-        (unsigned)(minimum(tiles + narrow, gpu->multiprocessors / v->cluster) * (int64_t)v->cluster);
+    p->configuration.grid_x = (unsigned)(clusters_of(gpu, v, problem, count, tiles, narrow) * v->cluster);
     return status;
 }
 
