@@ -1,5 +1,6 @@
 """The order of a backward's launches, which of them one call makes, and whose memory they take."""
 
+import itertools
 import sys
 import threading
 
@@ -8,9 +9,9 @@ import torch
 
 import coda
 import coda.torch as C
-from coda.torch import _derived
+from coda.torch import _derived, _sequence
 from coda.torch._blocks import OPERATORS
-from coda.torch._order import calls_of, is_faster, overwritten
+from coda.torch._order import calls_of, is_faster, is_small, overwritten
 
 
 def normal(device, dtype, *shape):
@@ -21,6 +22,7 @@ def test_a_call_ends_where_memory_is_free_that_the_next_launch_could_take():
     assert calls_of([1, 0, 2, 0], [0, 0, 0, 0]) == [[0, 1, 2, 3]]
     assert calls_of([1, 0, 2, 1], [0, 1, 1, 0]) == [[0, 1], [2], [3]]
     assert calls_of([1, 0, 0, 1], [2, 0, 0, 0]) == [[0, 1, 2], [3]]
+    assert is_small(2048, 8192, 16384) and is_small(11008, 4096, 16384) and not is_small(8192, 22016, 16384)
 
 
 def test_outs_take_the_memory_of_what_is_read_at_their_place_for_the_last_time():
@@ -74,6 +76,20 @@ def test_what_was_kept_is_overwritten_only_where_nobody_else_can_see_it(device, 
         assert all(torch.equal(a, b) for a, b in zip(got, expected))
     assert all(torch.equal(a, b) for a, b in zip(seen, before))
     assert overwrites[1:] == [False, how == "columns joined"]
+
+
+def test_every_order_of_launches_and_memory_gives_the_same_bits(device, monkeypatch):
+    function, tensors = layer(device, torch.bfloat16)
+    results = function(*tensors)
+    arriving = [torch.randn_like(r) for r in results]
+    gradients = lambda: torch.autograd.grad(results, tensors, arriving, retain_graph=True)  # noqa: E731
+    expected = gradients()
+    backward = results[0].grad_fn.ready.derived
+    for gathered, small in itertools.product((False, True), repeat=2):
+        monkeypatch.setattr(backward, "_sequences", {})
+        monkeypatch.setattr(_sequence.Sequence, "_plans", lambda self: self._way(gathered, small))
+        assert all(torch.equal(a, b) for a, b in zip(gradients(), expected))
+        assert set(next(iter(backward._sequences.values()))._ways) == {(gathered, small)}
 
 
 def test_threads_on_one_stream_do_not_meet_in_memory(device):

@@ -70,6 +70,11 @@ def is_faster(device, lists, gathered):
     return 25 * sum(map(best, gathered)) < 24 * sum(map(best, lists))
 
 
+def is_small(rows, columns, depth):
+    """Is a product's result small beside the larger of its factors? So are gradients of weights beside activations of many tokens."""
+    return 4 * min(rows, columns) <= depth
+
+
 def calls_of(made, dying):
     """The launches by index, those that one call of the library makes as one list.
 

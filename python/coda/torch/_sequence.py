@@ -9,17 +9,19 @@ import concurrent.futures
 import math
 import re
 import struct
+import threading
 
 import torch
 
 from .._device import Kernel
 from .._library import DTYPE_SIZE, DTYPES
 from ._launch import OPERAND, TORCH_DTYPE, device_of, error_address, fail, launch_functions
-from ._order import calls_of, is_faster, sets_of_products, sizes_of_product
+from ._order import calls_of, is_faster, is_small, sets_of_products, sizes_of_product
 
 MOST_PLANS = 4096
 MOST_COMPILING = 8  # threads; a compiler takes some hundred MiB
 _EMPTY = object()
+_making = threading.RLock()
 
 
 def _empty_function(name):
@@ -127,31 +129,34 @@ class Sequence:
         self._tensors = [_tensor(o.name) for o in self.arguments]
         self._given = self._tensors if releases is None else ["held"]
         self.fake = self._function("fake", ["key", *self._tensors], self._fake())
+        self._ways: dict = {}
         self.plan = self._plans()
         self._scope["plan_of"] = self.plan
         self.run = self._function("run", ["key", *self._given], self._run())
 
     def _plans(self):
-        """The function `plan`: of the one order of the programs, or of that which is faster for the sizes."""
-        whole = self._way(self.programs)
-        gathered = self._way(self.gathered) if self.gathered != self.programs else None
-        if gathered is None:
-            return whole
+        """The function `plan`, whose order of the programs and of memory depends on the sizes where there are plain products."""
+        if self.releases is None or not any(map(sizes_of_product, self.programs)):
+            return self._way(False, False)
         products = self._function("products", ["key", *self._tensors], self._products())
 
         def plan(key, *tensors):
-            faster = key.__class__ is int and is_faster(device_of(key), *products(key, *tensors))
-            return (gathered if faster else whole)(key, *tensors)
+            lists, gathered = products(key, *tensors)
+            on_gpu = key.__class__ is int
+            faster = on_gpu and self.gathered != self.programs and is_faster(device_of(key), lists, gathered)
+            return self._way(faster, on_gpu and all(is_small(*sizes) for products in lists for sizes in products))(key, *tensors)
         return plan
 
-    def _way(self, programs):
-        """The function `plan` for an order of the programs."""
-        self._programs, shared, self._scope = programs, self._scope, dict(self._scope)
-        body = self._body()
-        plan = self._function("plan", ["key", *self._tensors], self._plan())
-        self._scope["body"] = self._function("body", ["plan", *self._given], body)
-        self._scope = shared
-        return plan
+    def _way(self, gathered, small):
+        """The function `plan` for an order of the programs. small: only matrices over the rows are worth a call's end."""
+        with _making:
+            if (gathered, small) not in self._ways:
+                self._programs, shared, self._scope = self.gathered if gathered else self.programs, self._scope, dict(self._scope)
+                body = self._body(small)
+                plan = self._function("plan", ["key", *self._tensors], self._plan())
+                self._scope["body"] = self._function("body", ["plan", *self._given], body)
+                self._ways[gathered, small], self._scope = plan, shared
+            return self._ways[gathered, small]
 
     def _function(self, name, arguments, lines):
         parameters = [] if name in ("plan", "products") else [f"p_{p}" for p in self.parameters]
@@ -295,7 +300,7 @@ class Sequence:
 
     # ---------------------------------------------------------------- launches
 
-    def _body(self):
+    def _body(self, small=False):
         """The launches, and on the way everything that a plan holds: {name in the body: expression in the plan}."""
         self._planned, self._wanted = {}, []
         lines, zeros = [], []
@@ -304,8 +309,8 @@ class Sequence:
         keeps = set(self.results) if self.releases is not None else {*self.results, *self.shapes}
         dying = [[n for n, place in last.items() if place == i and n not in keeps] for i in range(len(launches))]
         freed = [sum(n not in self.shapes or n in (self.releases or ()) for n in names) for names in dying]
-        matrices = [sum(len(dims) == 2 and all("/" not in d for d in dims) for dims in map(self._dims, names)) for names in made]
-        for places in calls_of(matrices, freed):
+        large = lambda o: len(o.dims) == 2 and not any("/" in d for d in o.dims) and (self._is_rows(o) or not small)  # noqa: E731
+        for places in calls_of([sum(large(self._operand(n)) for n in names) for names in made], freed):
             lines += [self._allocate(name, "zeros" if adds else "empty") for i in places for name, adds in made[i].items()]
             lines += self._launch([launches[i] for i in places])
             lines += [f"{_tensor(name)} = None" for i in places for name in dying[i]]
@@ -365,9 +370,6 @@ class Sequence:
                     made[i][name] = o.role == "accumulate"
                     known.add(name)
         return made, last
-
-    def _dims(self, name):
-        return self._operand(name).dims
 
     def _launch(self, launches):
         """One call of the library: a program, the sets of several alike, or several of these. The plan gets the kernels."""
