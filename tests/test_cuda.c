@@ -302,6 +302,72 @@ static void joined_kernels_compile_without_spills_or_serialised_products(void **
 
 /* ---------------------------------------------------------------- cache */
 
+/* The text of a program as the compiler and the cache's key see it. */
+static void compiled_text(coda_device *device, const char *text, struct text *out)
+{
+    coda_module *module;
+    coda_kernel *kernel;
+    coda_error error = {0};
+    if (coda_module_parse(text, strlen(text), "names", &module, &error) != CODA_OK ||
+        coda_kernel_create(device, coda_module_program(module, 0), NULL, NULL, &kernel, &error) != CODA_OK)
+        fail_msg("%s", error.message);
+    const struct cuda_kernel *k = kernel->state;
+    assert_int_equal(source_without_names(&k->compiled[0].source, out, &error), CODA_OK);
+    coda_kernel_free(kernel);
+    coda_module_free(module);
+}
+
+static void names_are_not_compiled(void **state)
+{
+    static const struct {
+        const char *text;
+        bool same;
+    } rows[] = {
+        {"program p { in a : bf16[M, K]; in b : bf16[N, K]; out c : bf16[M, N] = silu(a @ b.T) }", true},
+        {"program longer { in left : bf16[R, D]; in right : bf16[V, D]; out y : bf16[R, V] = silu(left @ right.T) }",
+         true},
+        {"program p { in a : bf16[M, K]; in b : bf16[N, K]; out c : bf16[M, N] = sigmoid(a @ b.T) }", false},
+        {"program p { in a : f16[M, K]; in b : f16[N, K]; out c : f16[M, N] = silu(a @ b.T) }", false},
+    };
+    (void)state;
+    coda_device *device = open_compiling("cuda:sm_90a", true);
+    struct text first = {0};
+    compiled_text(device, rows[0].text, &first);
+    assert_null(strstr(text_of(&first), "/*"));
+    assert_null(strstr(text_of(&first), "coda_p\n"));
+    for (size_t i = 1; i < sizeof rows / sizeof *rows; i++) {
+        struct text other = {0};
+        compiled_text(device, rows[i].text, &other);
+        if ((strcmp(text_of(&first), text_of(&other)) == 0) != rows[i].same)
+            fail_msg("%s: expected %s text", rows[i].text, rows[i].same ? "the same" : "another");
+        text_free(&other);
+    }
+    text_free(&first);
+    coda_device_close(device);
+}
+
+static void a_kernel_gets_its_own_name_in_the_binary(void **state)
+{
+    static const char define[] = "#define KERNEL ";
+    (void)state;
+    coda_device *device = open_compiling("cuda:sm_90a", true);
+    struct text text = {0};
+    compiled_text(device, "program p { in a : bf16[M, N]; out c : bf16[M, N] = silu(a) }", &text);
+    char *common = strstr(text.data, define) + strlen(define), binary[600] = ".text.";
+    *strchr(common, '\n') = '\0';
+    size_t length = strlen(common);
+    assert_true(length < 200);
+    memcpy(binary + 6, common, length);
+    memcpy(binary + 7 + length, common, length);
+    source_name("gemm_swiglu", binary, 7 + 2 * length);
+    assert_string_equal(binary, ".text.coda_gemm_swiglu");
+    assert_string_equal(binary + 7 + length, "coda_gemm_swiglu");
+    source_name("another", binary, 7 + 2 * length);
+    assert_string_equal(binary, ".text.coda_gemm_swiglu");
+    text_free(&text);
+    coda_device_close(device);
+}
+
 static void digests_are_sha_256(void **state)
 {
     static const struct {
@@ -429,6 +495,8 @@ int main(void)
         cmocka_unit_test(text_is_the_same_each_time),
         cmocka_unit_test(programs_compile_without_spills_or_serialised_products),
         cmocka_unit_test(joined_kernels_compile_without_spills_or_serialised_products),
+        cmocka_unit_test(names_are_not_compiled),
+        cmocka_unit_test(a_kernel_gets_its_own_name_in_the_binary),
         cmocka_unit_test(digests_are_sha_256),
         cmocka_unit_test(the_cache_gives_back_what_it_was_given_and_nothing_damaged),
         cmocka_unit_test(devices_that_do_not_exist_are_refused),

@@ -7,32 +7,46 @@
 #include <string.h>
 
 /* Everything that the cubin depends on. */
-static coda_status key_of(const struct gpu *gpu, const struct compiled *c, struct digest *key, coda_error *error)
+static coda_status key_of(const struct gpu *gpu, const struct text *source, struct digest *key, coda_error *error)
 {
     struct text text = {0};
     text_add(&text, "coda %s NVRTC %d.%d %s %s\n", CODA_VERSION, gpu->compiler.major, gpu->compiler.minor,
              gpu->architecture, compiler_options());
-    text_append(&text, text_of(&c->source));
-    coda_status status = text.failed ? fail_memory(error, "the key of a kernel", c->source.length) : CODA_OK;
+    text_append(&text, text_of(source));
+    coda_status status = text.failed ? fail_memory(error, "the key of a kernel", source->length) : CODA_OK;
     if (status == CODA_OK)
         *key = digest_of(text.data, text.length);
     text_free(&text);
     return status;
 }
 
-static coda_status find_cubin(const struct gpu *gpu, const char *name, struct compiled *c, coda_error *error)
+static coda_status find_common(const struct gpu *gpu, const char *name, const struct text *source, struct compiled *c,
+                               coda_error *error)
 {
     struct digest key;
-    coda_status status = key_of(gpu, c, &key, error);
+    coda_status status = key_of(gpu, source, &key, error);
     if (status != CODA_OK || cache_get(&gpu->cache, "cubin", &key, &c->cubin, &c->cubin_size))
         return status;
     if (!gpu->compiler.library)
         return fail(error, CODA_DEVICE, "%s is not in the cache, and must be compiled: %.3500s", name,
                     gpu->compiler_error.message);
-    status = compiler_run(&gpu->compiler, c->source.data, name, gpu->architecture, &c->cubin, &c->cubin_size, &c->log,
-                          error);
+    status =
+        compiler_run(&gpu->compiler, source->data, name, gpu->architecture, &c->cubin, &c->cubin_size, &c->log, error);
     if (status == CODA_OK)
         cache_put(&gpu->cache, "cubin", &key, c->cubin, c->cubin_size);
+    return status;
+}
+
+static coda_status find_cubin(const struct gpu *gpu, const char *program, const char *name, struct compiled *c,
+                              coda_error *error)
+{
+    struct text source = {0};
+    coda_status status = source_without_names(&c->source, &source, error);
+    if (status == CODA_OK)
+        status = find_common(gpu, name, &source, c, error);
+    if (status == CODA_OK)
+        source_name(program, c->cubin, c->cubin_size);
+    text_free(&source);
     return status;
 }
 
@@ -74,6 +88,7 @@ static coda_status write_text(const struct plan *plan, struct compiled *c, coda_
 struct job {
     const struct gpu *gpu;
     struct compiled *compiled;
+    const char *program;
     char name[128];
     coda_status status;
     coda_error error;
@@ -84,7 +99,7 @@ struct job {
 static void *run_job(void *argument)
 {
     struct job *job = argument;
-    job->status = find_cubin(job->gpu, job->name, job->compiled, &job->error);
+    job->status = find_cubin(job->gpu, job->program, job->name, job->compiled, &job->error);
     return NULL;
 }
 
@@ -98,6 +113,7 @@ static coda_status find_cubins(const struct gpu *gpu, struct cuda_kernel *k, cod
     for (int i = 0; i < k->variant_count; i++) {
         job[i].gpu = gpu;
         job[i].compiled = &k->compiled[i];
+        job[i].program = k->plan.graph->name;
         snprintf(job[i].name, sizeof job[i].name, "%.80s (%s)", k->plan.graph->name,
                  mainloop_name(k->compiled[i].variant.mainloop));
         job[i].has_thread = i + 1 < k->variant_count && pthread_create(&job[i].thread, NULL, run_job, &job[i]) == 0;

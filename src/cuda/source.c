@@ -127,6 +127,79 @@ void source_entry(const char *program, char name[ENTRY_NAME])
     snprintf(name, ENTRY_NAME, "coda_%.*s", ENTRY_NAME - 8, program);
 }
 
+/* ---------------------------------------------------------------- what names do not change */
+
+/* A name that no program gives, as long as any. */
+static void common_entry(char name[ENTRY_NAME])
+{
+    memset(name, '_', ENTRY_NAME - 1);
+    memcpy(name, "coda", 4);
+    name[ENTRY_NAME - 1] = '\0';
+}
+
+/* Behind the comment, string or character that begins here; `from` itself if none does. */
+static const char *behind(const char *from, bool *comment)
+{
+    *comment = from[0] == '/' && (from[1] == '*' || from[1] == '/');
+    if (*comment) {
+        const char *end = strstr(from + 2, from[1] == '*' ? "*/" : "\n");
+        return !end ? from + strlen(from) : from[1] == '*' ? end + 2 : end;
+    }
+    if (*from != '"' && *from != '\'')
+        return from;
+    const char *end = from + 1;
+    while (*end && *end != *from)
+        end += *end == '\\' && end[1] ? 2 : 1;
+    return *end ? end + 1 : end;
+}
+
+static void copy_without_comments(const char *from, size_t length, struct text *out)
+{
+    char *line = malloc(length + 1);
+    if (!line) {
+        out->failed = true;
+        return;
+    }
+    size_t used = 0;
+    for (const char *end = from + length; from < end;) {
+        bool comment;
+        const char *next = behind(from, &comment);
+        if (next == from)
+            next++;
+        if (comment)
+            line[used++] = ' ';
+        for (; from < next; from++)
+            if (!comment || *from == '\n') /* the numbers of lines stay */
+                line[used++] = *from;
+    }
+    line[used] = '\0';
+    text_append(out, line);
+    free(line);
+}
+
+coda_status source_without_names(const struct text *source, struct text *out, coda_error *error)
+{
+    static const char define[] = "#define KERNEL ";
+    char entry[ENTRY_NAME];
+    common_entry(entry);
+    const char *text = text_of(source), *line = strstr(text, define), *rest = line ? strchr(line, '\n') : NULL;
+    if (!rest)
+        return fail(error, CODA_INVALID, "the text of a kernel names none");
+    copy_without_comments(text, (size_t)(line - text), out);
+    text_add(out, "%s%s", define, entry);
+    copy_without_comments(rest, strlen(rest), out);
+    return out->failed ? fail_memory(error, "the text of a kernel", source->length) : CODA_OK;
+}
+
+void source_name(const char *program, char *cubin, size_t size)
+{
+    char common[ENTRY_NAME], entry[ENTRY_NAME] = {0};
+    common_entry(common);
+    source_entry(program, entry);
+    for (char *at = cubin; (at = memmem(at, size - (size_t)(at - cubin), common, ENTRY_NAME - 1)); at += ENTRY_NAME - 1)
+        memcpy(at, entry, ENTRY_NAME - 1);
+}
+
 static void write_definitions(const struct plan *plan, const struct variant *v, struct text *out)
 {
     int phases = plan->joint ? 1 : plan->accumulator_count, bands = v->bands ? v->bands : 1;

@@ -53,6 +53,11 @@ coda_status source_write(const struct plan *plan, const struct variant *variant,
 enum { ENTRY_NAME = 128 };
 void source_entry(const char *program, char name[ENTRY_NAME]);
 
+/* The text as it is compiled: without comments, and with a common name for the kernel. Programs that differ in names alone
+ * share it, and a cubin on disk. source_name then gives the kernel in a copy of the cubin its own name. */
+coda_status source_without_names(const struct text *source, struct text *out, coda_error *error);
+void source_name(const char *program, char *cubin, size_t size);
+
 /* Where the parts of a kernel's parameters lie. */
 struct parameter_layout {
     int wide, tensors, parameters, sizes, geometry, total;

@@ -122,8 +122,9 @@ struct entry {
 
 static int find(driver_function *function, driver_module module, const char *name)
 {
+    (void)name; /* given after the compiler, which the library's table of symbols does not know */
     *function = dlsym(module, "emulated_entry");
-    return *function && dlsym(module, name) ? 0 : 500;
+    return *function ? 0 : 500;
 }
 
 static int run(const struct launch_configuration *c, driver_function function, const void *parameters)
