@@ -3,9 +3,10 @@ process, one GPU, interleaved.
 
     python bench/torch_suite.py --sections layer,head --widths 2048,4096 --out runs/torch.jsonl --svg runs/torch.svg
 
-Sections: host (cost of a call), operators, layer (from attention's output to the next query, key and value), head (linear and
-cross-entropy, with peak memory), step (a training step of a Llama of 1.2 billion parameters). Every peer computes the same
-mathematics on the same random bf16 tensors (torch_peers.py says how); its error is that of its results against the same in f32.
+Sections: host (cost of a call), kernels (single launches), operators, layer (from attention's output to the next query, key and
+value), head (linear and cross-entropy, with peak memory), step (a training step of a Llama of 1.2 billion parameters). Every peer
+computes the same mathematics on the same random bf16 tensors (torch_peers.py says how); its error is that of its results against
+the same in f32.
 Before each run a GiB is overwritten, so that L2 holds nothing of it and the host is ahead of the GPU, as in training; times are
 medians of CUDA events, in milliseconds. A peer that cannot run is reported with its reason.
 """
@@ -23,6 +24,7 @@ import torch
 import torch.nn.functional as F
 
 import coda.torch as C
+import torch_kernels
 import torch_peers
 from torch_peers import EPS, HEAD, Peer, heads
 
@@ -250,6 +252,10 @@ def section_operators(bench):
                       (torch_peers.eager_qkv, (cos, sin)), [everything[1]] + everything[7:], width=d)
 
 
+def section_kernels(bench):
+    torch_kernels.section_kernels(bench, widths(bench.options), C.rope_table(bench.options.tokens // 2, HEAD, THETA, device="cuda"))
+
+
 def section_head(bench):
     o = bench.options
     for d in o.widths:
@@ -430,6 +436,7 @@ def main():
     parser.add_argument("--without", type=names, default=[], help="peers to leave out: eager, compile, max-autotune, "
                         "compiled parts, liger, quack, cce, paper, coda recompute, coda + AdamW")
     parser.add_argument("--only", type=names, default=[], help="these peers and no others")
+    parser.add_argument("--every-tile", action="store_true", help="quack's tuner and the paper's choose among 22 tiles, not 4")
     parser.add_argument("--chunk-rows", type=numbers, default=[512, 1024, 2048, 4096, 8192], help="more chunks for the head")
     parser.add_argument("--unchecked", action="store_true", help="no errors: saves memory where only caches are to be filled")
     parser.add_argument("--profile", type=names, default=[], help="peers whose kernels are listed")
@@ -446,6 +453,7 @@ def main():
         return
     if not torch.cuda.is_available():
         parser.error("this needs a CUDA GPU")
+    torch_peers.every_tile = options.every_tile
     bench = Bench(options)
     for section in options.sections:
         start = time.perf_counter()
