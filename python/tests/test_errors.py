@@ -53,6 +53,7 @@ CASES = [
     (lambda: C.linear_cross_entropy(x, weight, target, reduction="none", recompute=False), ValueError, "recompute"),
     (lambda: C.linear_cross_entropy(x, weight, target, main_grad=torch.zeros(10, 7)), ValueError, "main_grad"),
     (lambda: C.linear_cross_entropy(x, weight, target, main_grad=[0]), ValueError, "main_grad"),
+    (lambda: C.program(None), TypeError, "not NoneType"),
     (lambda: C.program("program p { in A : bf16[M, K] }"), coda.InvalidError, "has no out"),
     (lambda: C.program("program p { in A : f32[M, K]\n out Y : f32[M, K] += A }"), coda.UnsupportedError, "in place"),
     (lambda: C.program("program a { in A : f32[M, K]\n out Y : f32[M, K] = A }\n"
@@ -72,7 +73,7 @@ def test_bad_input_is_refused(case):
 def test_arguments_of_a_program_are_checked():
     f = C.program("program add { in A, B : bf16[M, N]\n out Y : bf16[M, N] = A + B }")
     a = torch.ones(2, 3)
-    assert torch.equal(f(a, B=a), a + a)
+    assert torch.equal(f(a, B=a), a + a) and repr(f) == "<coda.torch.program add(A, B) -> Y>"
     for call, kind, message in [
             (lambda: f(a), TypeError, "takes 2 tensors"), (lambda: f(a, a, a), TypeError, "3 were given"),
             (lambda: f(a, C=a), TypeError, "unexpected keyword argument 'C'"),

@@ -340,6 +340,24 @@ def test_a_block_with_a_whole_row_in_it(device):
     compare(f, theirs, tensors)
 
 
+def test_a_program_whose_names_are_words_of_python_and_torch():
+    f = C.program("program class { in lambda, class, self : bf16[M, K]\n out def : bf16[M, K] = lambda + class + self }")
+    x = torch.randn(3, 4, requires_grad=True)
+    y = f(x, x, self=x)
+    y.sum().backward()
+    assert torch.equal(y, x + x + x) and torch.equal(x.grad, torch.full_like(x, 3)) and "class(lambda, class, self)" in repr(f)
+
+
+def test_a_program_under_autocast(device):
+    f = C.program(GATED)
+    x, w, b, s = (torch.randn(*shape, device=device, requires_grad=True) for shape in ((9, 32), (40, 32), (40,), (9,)))
+    with torch.autocast(device.type, torch.bfloat16):
+        y = f(F.linear(x, torch.eye(32, device=device)), w, b, s)
+    y.sum().backward()
+    assert y.dtype is torch.bfloat16 and w.grad.dtype is x.grad.dtype is torch.float32
+    torch.testing.assert_close(y.float(), f(x, w, b, s), rtol=5e-2, atol=5e-2)
+
+
 def test_a_program_compiles_inside_a_graph(device):
     f = C.program(GATED)
     x, w, b, s = (torch.randn(9, 32, device=device), torch.randn(40, 32, device=device), torch.randn(40, device=device),

@@ -115,10 +115,10 @@ class Variant:
         self.inputs = [o for o in block.operands if o.role == "in"]
         outputs = [o.name for o in operator.outputs]
         shape = {"rows": operator.rows, "leading": self.inputs[0].name}
-        self.plain = Sequence(operator.name, retype(derived.plain), self.inputs, outputs, operator.parameters, **shape)
+        self.plain = Sequence(operator.title, retype(derived.plain), self.inputs, outputs, operator.parameters, **shape)
         typed = lambda o: dataclasses.replace(o, dtype=dtype) if o.dtype == "bf16" else o  # noqa: E731
         self.together = {name: (typed(held), column) for name, (held, column) in derived.together.items()}
-        self.keep = Sequence(operator.name, retype(derived.kept), self.inputs, outputs + derived.extra,
+        self.keep = Sequence(operator.title, retype(derived.kept), self.inputs, outputs + derived.extra,
                              operator.parameters, parts=self.together, **shape)
         self._retype, self._backwards = retype, {}
 

@@ -60,7 +60,7 @@ class Operator:
     def __init__(self, name: str, text: str, rows: str | None = None, columns: tuple = (), save: tuple | None = None):
         self.rows, self.columns, self.save, self._variants, self._seen = rows, columns, save, {}, {}
         block = Module.parse(text, name)[0]
-        self.name, self.module = name, Module.parse(re.sub(r"^program ", "block ", block.text), name)
+        self.name, self.title, self.module = name, block.name, Module.parse(re.sub(r"^program ", "block ", block.text), name)
         self.block = self.module[0]
         self.inputs = [o for o in self.block.operands if o.role == "in"]
         self.outputs = [o for o in self.block.operands if o.role != "in"]
@@ -89,7 +89,8 @@ class Operator:
     # ---------------------------------------------------------------- torch.library
 
     def _register(self):
-        arguments = ", ".join([f"Tensor {o.name}" for o in self.inputs] + [f"float {p}" for p in self.parameters])
+        arguments = ", ".join([f"Tensor {_schema_name(o.name)}" for o in self.inputs] +
+                              [f"float {_schema_name(p)}" for p in self.parameters])
         returns = lambda n: "Tensor" if n == 1 else f"({', '.join(['Tensor'] * n)})"  # noqa: E731
         tags = (torch.Tag.pt2_compliant_tag,)
         count = len(self.outputs)
@@ -136,16 +137,16 @@ class Operator:
         first = self._first_typed()
         for o, t in zip(self.inputs, tensors):
             if not isinstance(t, torch.Tensor):
-                raise TypeError(f"{self.name}: `{o.name}` must be a Tensor, not {type(t).__name__}")
+                raise TypeError(f"{self.title}: `{o.name}` must be a Tensor, not {type(t).__name__}")
             if t.device != tensors[0].device:
-                raise RuntimeError(f"{self.name}: expected all tensors to be on the same device, but "
+                raise RuntimeError(f"{self.title}: expected all tensors to be on the same device, but "
                                    f"`{self.inputs[0].name}` is on {tensors[0].device} and `{o.name}` is on {t.device}")
             if o.dtype == "bf16" and tensors[first].dtype not in COMPUTE_DTYPES:
-                raise TypeError(f"{self.name}: `{self.inputs[first].name}` is {tensors[first].dtype}; coda computes in "
+                raise TypeError(f"{self.title}: `{self.inputs[first].name}` is {tensors[first].dtype}; coda computes in "
                                 "bfloat16, float16 and float32")
             wanted = tensors[first].dtype if o.dtype == "bf16" else TORCH_DTYPE[o.dtype]
             if t.dtype is not wanted:
-                raise TypeError(f"{self.name}: `{o.name}` is {t.dtype}; expected {wanted}")
+                raise TypeError(f"{self.title}: `{o.name}` is {t.dtype}; expected {wanted}")
 
     def _first_typed(self):
         return next((i for i, o in enumerate(self.inputs) if o.dtype == "bf16"), 0)
@@ -299,6 +300,16 @@ class Operator:
             if not any(needs) or not self.derived.why_not:
                 self._seen[signature] = ready
         return ready
+
+
+@functools.cache
+def _schema_name(name):
+    """The name of an argument in torch's schema, whose parser has words of its own."""
+    try:
+        torch._C.parse_schema(f"f(Tensor {name}) -> Tensor")
+        return name
+    except RuntimeError:
+        return f"{name}_"
 
 
 def _never(*tensors):

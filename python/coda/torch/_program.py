@@ -3,8 +3,12 @@
 import hashlib
 import threading
 
+import torch
+
 from .._program import Module
-from ._operator import Operator
+from ._launch import TORCH_DTYPE
+from ._operator import COMPUTE_DTYPES, Operator
+from .functional import autocasts
 
 _made: dict = {}
 _lock = threading.Lock()
@@ -23,22 +27,32 @@ class ProgramFunction:
         self.inputs = tuple(o.name for o in operator.inputs)
         self.outputs = tuple(o.name for o in operator.outputs)
         self.parameters = operator.block.parameters
-        self.__name__, self.__doc__ = self.name, text
+        self.__name__, self.__doc__ = operator.title, text
 
-    def __call__(self, *tensors, **named):
+    def __call__(self, /, *tensors, **named):
         numbers = [float(named.pop(p, default)) for p, default in self.parameters.items()]
         if named:
             missing = self.inputs[len(tensors):]
             unknown = [n for n in named if n not in missing]
             if unknown:
-                raise TypeError(f"{self.name}() got an unexpected keyword argument {unknown[0]!r}; it takes "
+                raise TypeError(f"{self.__name__}() got an unexpected keyword argument {unknown[0]!r}; it takes "
                                 f"{', '.join(self.inputs + tuple(self.parameters))}")
             tensors = (*tensors, *(named[n] for n in missing if n in named))
         if len(tensors) != len(self.inputs):
-            raise TypeError(f"{self.name}() takes {len(self.inputs)} tensors ({', '.join(self.inputs)}), but {len(tensors)} "
+            raise TypeError(f"{self.__name__}() takes {len(self.inputs)} tensors ({', '.join(self.inputs)}), but {len(tensors)} "
                             "were given")
+        tensors = self._cast(tensors)
         self._operator.check(tensors)
         return self._operator.call(*tensors, *numbers)
+
+    def _cast(self, tensors):
+        """Under autocast floats take the types of the text, "bf16" the one of autocast, as for an operator of torch's list."""
+        first = next((t for t in tensors if isinstance(t, torch.Tensor)), None)
+        if first is None or not autocasts(first):
+            return tensors
+        types = {**TORCH_DTYPE, "bf16": torch.get_autocast_dtype(first.device.type)}
+        return tuple(t.to(types[o.dtype]) if isinstance(t, torch.Tensor) and t.dtype in COMPUTE_DTYPES else t
+                     for o, t in zip(self._operator.inputs, tensors))
 
     def __reduce__(self):
         return program, (self.__doc__,)
@@ -50,7 +64,7 @@ class ProgramFunction:
         return "".join(p.text for p in derived.backward) if derived.backward else ""
 
     def __repr__(self):
-        return f"<coda.torch.program {self.name}({', '.join(self.inputs)}) -> {', '.join(self.outputs)}>"
+        return f"<coda.torch.program {self.__name__}({', '.join(self.inputs)}) -> {', '.join(self.outputs)}>"
 
 
 def program(text: str) -> ProgramFunction:
@@ -59,6 +73,8 @@ def program(text: str) -> ProgramFunction:
     The backward is derived by the compiler; gradients that nothing asks for are not computed. Raises coda.InvalidError with
     line, column and advice if the text is wrong. Call it once, at module level: it registers a torch operator.
     """
+    if not isinstance(text, str):
+        raise TypeError(f"coda.torch.program takes the text of a program, not {type(text).__name__}")
     module = Module.parse(text)
     if len(module) != 1:
         raise ValueError(f"coda.torch.program takes one program; the text has {len(module)}")
