@@ -66,7 +66,7 @@ def test_a_parameter_without_gradient_stays_and_strided_gradients_count(device):
 
 
 def test_what_it_cannot_take_is_said(device):
-    for options in ({"lr": -1.0}, {"betas": (0.9, 1.0)}, {"eps": -1e-8}, {"weight_decay": -0.1}):
+    for options in ({"lr": -1.0}, {"betas": (0.9, 1.0)}, {"betas": (0.9,)}, {"eps": -1e-8}, {"weight_decay": -0.1}):
         with pytest.raises(ValueError, match=next(iter(options))):
             C.AdamW([torch.nn.Parameter(torch.ones(2))], **options)
     for tensor, error, match in ((torch.ones(2, dtype=torch.float64), TypeError, "float64"),
@@ -75,6 +75,37 @@ def test_what_it_cannot_take_is_said(device):
         p.grad = torch.ones_like(p)
         with pytest.raises(error, match=match):
             C.AdamW([p]).step()
+
+
+def test_sparse_gradients_are_refused(device):
+    embedding = torch.nn.Embedding(4, 8, sparse=True, device=device)
+    embedding(torch.tensor([1], device=device)).sum().backward()
+    with pytest.raises(RuntimeError, match="does not support sparse gradients"):
+        C.AdamW(embedding.parameters()).step()
+
+
+@pytest.mark.parametrize("other, option", [(torch.optim.AdamW, "amsgrad"), (torch.optim.AdamW, "maximize"), (torch.optim.Adam, None)])
+def test_a_state_of_another_algorithm_is_refused(other, option):
+    p = torch.nn.Parameter(torch.ones(2))
+    state = other([p], **({option: True} if option else {})).state_dict()
+    with pytest.raises(ValueError, match=option or "decoupled_weight_decay"):
+        C.AdamW([p]).load_state_dict(state)
+
+
+def test_a_state_of_parameters_that_lay_in_another_way(device):
+    """What is read by its address is looked at in every step."""
+    strided, p = torch.nn.Parameter(torch.randn(6, 4, device=device).T), torch.nn.Parameter(torch.empty(4, 6, device=device))
+    theirs, ours = torch.optim.AdamW([strided], lr=0.1), C.AdamW([p], lr=0.1)
+    strided.grad = torch.randn(4, 6, device=device)
+    theirs.step()
+    p.data = strided.detach().contiguous()
+    ours.load_state_dict(copy.deepcopy(theirs.state_dict()))
+    p.grad = strided.grad = torch.randn(4, 6, device=device)
+    theirs.step(), ours.step()
+    torch.testing.assert_close(p, strided)
+    p.data = strided.data
+    with pytest.raises(ValueError, match="contiguous"):
+        ours.step()
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

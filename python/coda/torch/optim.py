@@ -71,11 +71,19 @@ class AdamW(torch.optim.Optimizer):
     """
 
     def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=1e-2):
-        for what, value, good in (("lr", lr, lr >= 0), ("betas", betas, all(0 <= b < 1 for b in betas)), ("eps", eps, eps >= 0),
+        for what, value, good in (("lr", lr, lr >= 0), ("betas", betas, len(betas) == 2 and all(0 <= b < 1 for b in betas)), ("eps", eps, eps >= 0),
                                   ("weight_decay", weight_decay, weight_decay >= 0)):
             if not good:
                 raise ValueError(f"AdamW: {what} is {value}; expected {'two numbers in [0, 1)' if what == 'betas' else '>= 0'}")
         super().__init__(params, {"lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay})
+
+    def __setstate__(self, state):
+        """Also what loads a state_dict."""
+        super().__setstate__(state)
+        for group in self.param_groups:
+            for option, ours in (("amsgrad", False), ("maximize", False), ("decoupled_weight_decay", True)):
+                if group.get(option, ours) is not ours:
+                    raise ValueError(f"AdamW: the state is of an optimizer with {option}={group[option]}; here it is {ours}")
 
     @torch.no_grad()
     def step(self, closure=None):
@@ -88,8 +96,7 @@ class AdamW(torch.optim.Optimizer):
                 loss = closure()
         given = [(p, group) for group in self.param_groups for p in group["params"] if p.grad is not None]
         for p, _ in given:
-            if not self.state[p]:
-                _check(p)
+            _check(p)
         lists: dict = {}  # by device and type: operands, numbers, and gradients that were made for the call
         for p, group in given:
             update = self._update(p, group)
@@ -113,6 +120,9 @@ class AdamW(torch.optim.Optimizer):
             state["step"] = state["step"].cpu()
         state["step"] += 1
         step, (b1, b2), lr = state["step"].item(), group["betas"], float(group["lr"])
+        for name in ("exp_avg", "exp_avg_sq"):  # a state that was loaded may be of a parameter that lay in another way
+            if state[name].dtype is not p.dtype or not _local(state[name]).is_contiguous():
+                state[name] = state[name].to(p.dtype).contiguous()
         gradient, layout = _local(p.grad).contiguous(), _layout(_local(p))
         g, w, m, v = (t.data_ptr() for t in (gradient, _local(p), _local(state["exp_avg"]), _local(state["exp_avg_sq"])))
         operands = _OPERANDS(*[x for place in (g, w, m, v, m, v, w) for x in (place, layout)])
@@ -131,9 +141,10 @@ def _layout(w):
 def _check(p):
     if p.dtype not in COMPUTE_DTYPES:
         raise TypeError(f"AdamW: a parameter is {p.dtype}; coda computes in bfloat16, float16 and float32")
-    if p.grad.is_sparse or p.grad.dtype is not p.dtype:
-        raise TypeError(f"AdamW: the gradient of a {p.dtype} parameter is {p.grad.dtype}, {p.grad.layout}; expected a dense "
-                        f"{p.dtype}")
+    if p.grad.layout is not torch.strided:
+        raise RuntimeError(f"AdamW does not support sparse gradients; this one's layout is {p.grad.layout}")
+    if p.grad.dtype is not p.dtype:
+        raise TypeError(f"AdamW: the gradient of a {p.dtype} parameter is {p.grad.dtype}; expected {p.dtype}")
     if not _local(p).is_contiguous():
         raise ValueError(f"AdamW: a parameter of shape {list(p.shape)} has strides {list(_local(p).stride())}; expected a "
                          "contiguous one")
