@@ -1,7 +1,10 @@
 """The operators inside torch's machinery: opcheck, compile, autocast, checkpointing, gradients only where asked."""
 
 import copy
+import os
 import pickle
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -87,6 +90,23 @@ def test_compile_with_fullgraph_gives_the_same(device):
     torch.testing.assert_close(again, loss)
     for a, b in zip(gradients(model, again), expected):
         torch.testing.assert_close(a, b)
+
+
+def test_an_operator_whose_first_call_is_compiled():
+    code = """if True:
+        import torch, coda.torch as C
+        x, g, w, table = torch.randn(2, 5, 32), torch.ones(32), torch.nn.Parameter(torch.randn(32, 32)), C.rope_table(8, 16)
+        def f(x):
+            y, h = C.linear_residual_rmsnorm(x, w, x, g)
+            q, k, v = C.linear_rope(h, w, w, w, table)
+            return C.linear_geglu(C.attention_output_mlp(q, y, w, g, w, w, w), w, w, norm_weight=g)
+        y = torch.compile(f, fullgraph=True, backend="aot_eager")(x)
+        y.sum().backward()
+        torch.testing.assert_close(y, f(x))
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
+                          env={**os.environ, "PYTHONPATH": os.path.dirname(os.path.dirname(os.path.dirname(C.__file__)))})
+    assert done.returncode == 0, done.stderr
 
 
 def test_compile_with_dynamic_shapes_does_not_recompile(device):

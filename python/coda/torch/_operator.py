@@ -69,6 +69,7 @@ class Operator:
         for o in self.outputs:
             if o.role == "accumulate":
                 raise UnsupportedError(f"{name}: `{o.name} +=` changes a tensor in place; a torch operator returns new ones")
+        self.quick = self._quick_at_first
         self._register()
 
     @functools.cached_property
@@ -255,8 +256,14 @@ class Operator:
     def _widths(self, tensors):
         return [tensors[i].shape[0] for i in self._column_places]
 
-    @functools.cached_property
-    def quick(self):
+    def _quick_at_first(self, *arguments):
+        """`quick` before it is there. (A property made once has a lock in Python 3.11, where torch.compile does not enter.)"""
+        if torch.compiler.is_compiling():
+            return None
+        self.quick = self._make_quick()
+        return self.quick(*arguments)
+
+    def _make_quick(self):
         """`call` for arguments whose types, shapes and strides it has seen; None for others and where somebody looks on."""
         tensors, arguments = self._arguments()
         signature = "".join(f"{t}.__class__, {t}.dtype, {t}.device, {t}.is_neg(), {t}.requires_grad, {t}.shape, {t}.stride(), "

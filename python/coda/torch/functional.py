@@ -8,7 +8,7 @@ from ._blocks import OPERATORS
 from ._cross_entropy import MEAN, NONE, SUM
 from ._operator import COMPUTE_DTYPES
 
-_quick_linear, _quick_swiglu = OPERATORS["linear"].quick, OPERATORS["linear_swiglu"].quick
+_linear, _swiglu = OPERATORS["linear"], OPERATORS["linear_swiglu"]
 
 
 class Normed(NamedTuple):
@@ -144,7 +144,7 @@ def linear(x, weight, bias=None, *, norm_weight=None, norm_offset=0, eps=1e-6):
     """
     if bias is None:
         if norm_weight is None:
-            y = _quick_linear(x, weight)
+            y = _linear.quick(x, weight)
             if y is not None:
                 return y
         return _call("linear", x, ("weight",), (weight,), norm_weight, norm_offset, eps)
@@ -193,7 +193,7 @@ def _check_rows(name, x, residual):
 def linear_swiglu(x, gate, up, *, norm_weight=None, norm_offset=0, eps=1e-6):
     """`silu(x @ gate.T) * (x @ up.T)`, of the normalised x where a norm_weight is given. gate, up: [N, K]."""
     if norm_weight is None:
-        y = _quick_swiglu(x, gate, up)
+        y = _swiglu.quick(x, gate, up)
         if y is not None:
             return y
     return _call("linear_swiglu", x, ("gate", "up"), (gate, up), norm_weight, norm_offset, eps)
