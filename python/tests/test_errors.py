@@ -59,6 +59,10 @@ CASES = [
     (lambda: C.program("program a { in A : f32[M, K]\n out Y : f32[M, K] = A }\n"
                        "program b { in A : f32[M, K]\n out Y : f32[M, K] = A }"), ValueError, "one program"),
     (lambda: C.TransformerBlock(32, 4, 64, 3), ValueError, "no multiple"),
+    (lambda: C.TransformerBlock(33, 4, 64), ValueError, "dim 33 is no multiple of 4 heads"),
+    (lambda: C.TransformerBlock(32, 4, 64, activation="relu"), ValueError, "'relu'"),
+    (lambda: C.TransformerBlock(8, 1, 16)(x[None], table), ValueError, "heads of 4, these have 8"),
+    (lambda: C.rope_table(8, 15), ValueError, "head_dim is 15"),
     (lambda: C.apply(torch.nn.Linear(2, 2)), ValueError, "Linear has no decoder layer that coda knows"),
 ]
 

@@ -130,6 +130,42 @@ def test_autocast_computes_in_its_type_and_gives_gradients_in_the_parameters(dev
     torch.testing.assert_close(loss, model(x, target), rtol=2e-2, atol=2e-2)
 
 
+def test_under_autocast_an_f32_residual_stream_stays_f32(device):
+    """Results and gradients beside f32: no error larger than that of torch's operators in the same place."""
+    x, g, d, table = torch.randn(2, 9, 32, device=device), torch.rand(32, device=device), 32, C.rope_table(16, 16, device=device)
+    w, gate, up, down = (torch.randn(*s, device=device) / 6 for s in ((d, d), (d, d), (d, d), (d, d)))
+    norm = lambda x, g: F.rms_norm(x.float(), (d,), g, 1e-6)  # noqa: E731
+
+    def mlp(x, g, gate, up, down):
+        h = norm(x, g)
+        return x + F.linear(F.silu(F.linear(h, gate)) * F.linear(h, up), down)
+    cases = {
+        "linear_residual": (lambda x, g, w, *_: C.linear_residual(x, w, x), lambda x, g, w, *_: x + F.linear(x, w)),
+        "linear_residual_rmsnorm": (lambda x, g, w, *_: (lambda y, h: y + C.linear(h, w))(*C.linear_residual_rmsnorm(x, w, x, g)),
+                                    lambda x, g, w, *_: (lambda y: y + F.linear(norm(y, g), w))(x + F.linear(x, w))),
+        "attention_output_mlp": (lambda x, g, w, *m: C.attention_output_mlp(x, x, w, g, *m),
+                                 lambda x, g, w, *m: mlp(x + F.linear(x, w), g, *m)),
+        "with norms behind": (lambda x, g, w, *m: C.attention_output_mlp(x, x, w, g, *m, output_norm=g, down_norm=g),
+                              lambda x, g, w, gate, up, down: (lambda x: x + norm(F.linear(
+                                  F.silu(F.linear(norm(x, g), gate)) * F.linear(norm(x, g), up), down), g).to(x.dtype))(
+                                      x + norm(F.linear(x, w), g).to(x.dtype))),
+        "attention_output_mlp_rope": (lambda x, g, w, *m: C.attention_output_mlp_rope(x, x, w, g, *m, g, w, w, w, table)[0],
+                                      lambda x, g, w, *m: mlp(x + F.linear(x, w), g, *m)),
+    }
+    for name, functions in cases.items():
+        errors, exact = [], None
+        for function, enabled in ((functions[1], False), (functions[1], True), (functions[0], True)):
+            leaves = [t.clone().requires_grad_() for t in (x, g, w, gate, up, down)]
+            with torch.autocast(device.type, torch.bfloat16, enabled=enabled):
+                y = function(*leaves)
+            assert y.dtype is torch.float32, name
+            y.square().sum().backward()
+            made = [y.detach()] + [t.grad for t in leaves if t.grad is not None]
+            exact = exact or made
+            errors.append(sum(((a - b).norm() / b.norm()).item() for a, b in zip(made, exact, strict=True)))
+        assert errors[2] < 1.2 * errors[1], (name, errors)
+
+
 def test_in_inference_mode_results_are_inference_tensors(device):
     x, gate, up = (torch.randn(*s, device=device) for s in ((3, 32), (40, 32), (40, 32)))
     with torch.inference_mode():

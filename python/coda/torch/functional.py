@@ -163,6 +163,8 @@ def linear_residual(x, weight, residual):
     y = OPERATORS["linear_residual"].quick(x, weight, residual)
     if y is not None:
         return y
+    if _stream_stays_f32(x, residual):
+        return residual + linear(x, weight)
     x, tensors = _prepare("linear_residual", x, ("weight", "residual"), (weight, residual))
     _check_rows("linear_residual", x, residual)
     return OPERATORS["linear_residual"].call(x, *tensors)
@@ -176,12 +178,22 @@ def linear_residual_rmsnorm(x, weight, residual, norm_weight, *, eps=1e-6, norm_
     name = "linear_residual_rmsnorm"
     operator = OPERATORS[name + ("1" if _offset(name, norm_offset) else "")]
     made = operator.quick(x, weight, residual, norm_weight)
+    if made is None and _stream_stays_f32(x, residual):
+        y = residual + linear(x, weight)
+        squares = torch.nn.functional.pad(y * y, (0, -y.shape[-1] % 128)).unflatten(-1, (-1, 128)).sum(-1)
+        made = y, (y * (norm_weight.float() + norm_offset)).to(torch.get_autocast_dtype(y.device.type)), squares
     if made is None:
         x, tensors = _prepare(name, x, ("weight", "residual", "norm_weight"), (weight, residual, norm_weight))
         _check_rows(name, x, residual)
         made = operator.call(x, *tensors)
     y, h, squares = made
     return y, Normed(h, squares, eps)
+
+
+def _stream_stays_f32(x, residual):
+    """Under autocast a sum with an f32 residual stream is f32, as in torch: then the sums are not fused."""
+    return isinstance(x, torch.Tensor) and isinstance(residual, torch.Tensor) and residual.dtype is torch.float32 and \
+        autocasts(x) and torch.get_autocast_dtype(x.device.type) is not torch.float32
 
 
 def _check_rows(name, x, residual):
@@ -206,9 +218,15 @@ def linear_geglu(x, gate, up, *, norm_weight=None, norm_offset=0, eps=1e-6):
 
 def rope_table(positions: int, head_dim: int, theta: float = 10000.0, *, device=None) -> torch.Tensor:
     """Cosines and sines of rotary embeddings for positions 0..positions-1: f32 [positions, head_dim]."""
+    if head_dim < 2 or head_dim % 2:
+        raise ValueError(f"rope_table: head_dim is {head_dim}; pairs are rotated, so it must be even")
     frequency = theta ** (-torch.arange(0, head_dim, 2, device=device, dtype=torch.float64) / head_dim)
     angle = torch.arange(positions, device=device, dtype=torch.float64)[:, None] * frequency
     return torch.cat([angle.cos(), angle.sin()], 1).float()
+
+
+def _is_float(table):
+    return isinstance(table, torch.Tensor) and table.is_floating_point()
 
 
 def _rotary(name, x, table, positions, what="x"):
@@ -217,7 +235,8 @@ def _rotary(name, x, table, positions, what="x"):
     if not isinstance(hidden, torch.Tensor):
         raise TypeError(f"{name}: `{what}` must be a Tensor{' or a Normed' if what == 'x' else ''}, not {type(x).__name__}")
     if not isinstance(table, torch.Tensor) or table.dtype is not torch.float32 or table.dim() != 2:
-        raise TypeError(f"{name}: `table` must be a float32 tensor [positions, head_dim]; see rope_table")
+        raise TypeError(f"{name}: `table` must be a float32 tensor [positions, head_dim], as rope_table makes it"
+                        f"{'; a module that holds it as a buffer converts it' if _is_float(table) else ''}")
     lead = hidden.shape[:-1]
     if positions is None:
         if not lead or lead[-1] > table.shape[0]:
@@ -307,6 +326,13 @@ def attention_output_mlp(y, residual, output, norm_weight, gate, up, down, *, ac
         kind, names, tensors = f"{kind}_sandwich", (*names, "output_norm", "down_norm"), (*tensors, output_norm, down_norm)
     operator = OPERATORS[kind]
     x = operator.quick(y, *tensors, eps)
+    if x is None and _stream_stays_f32(y, residual):
+        norm = lambda z, weight: z if weight is None else torch.nn.functional.rms_norm(  # noqa: E731
+            z.float(), z.shape[-1:], weight.float() + norm_offset, eps).to(z.dtype)
+        x = residual + norm(linear(y, output), output_norm)
+        gated = linear_swiglu if activation == "silu" else linear_geglu
+        a = gated(x, gate, up, norm_weight=norm_weight, norm_offset=norm_offset, eps=eps)
+        return x + norm(linear(a, down), down_norm)
     if x is None:
         y, tensors = _prepare(name, y, names, tensors)
         _check_rows(name, y, residual)
@@ -342,6 +368,12 @@ def attention_output_mlp_rope(y, residual, output, norm_weight, gate, up, down, 
     if query_norm is not None:
         numbers.append(head_eps)
     made = operator.quick(y, *tensors, *rest, *numbers)
+    if made is None and _stream_stays_f32(y, residual):
+        x = attention_output_mlp(y, *tensors[:6], activation=activation, norm_offset=norm_offset, eps=eps)
+        norms = {} if query_norm is None else {"query_norm": query_norm, "key_norm": key_norm, "head_eps": head_eps}
+        project = linear_rope if query_norm is None else linear_qknorm_rope
+        return x, *project(x, query, key, value, table=table, positions=positions, bias=bias, norm_weight=next_norm_weight,
+                           norm_offset=norm_offset, eps=numbers[1], **norms)
     if made is None:
         y, tensors = _prepare(name, y, names, tensors)
         _check_rows(name, y, residual)

@@ -327,15 +327,13 @@ def _decoder_layer(self, hidden_states, attention_mask=None, position_ids=None, 
     y, _ = _attention(self)(a, q, k, v, attention_mask, dropout=a.attention_dropout if self.training else 0.0,
                             scaling=a.scaling, position_ids=position_ids, use_cache=use_cache, **kwargs)
     y = y.reshape(*hidden_states.shape[:-1], -1)
-    if C.autocasts(y) and hidden_states.dtype is torch.float32:
-        return _mixed(self, y, hidden_states)
     norm = self.pre_feedforward_layernorm if kind.sandwich else self.post_attention_layernorm
     weights = (a.o_proj.weight, norm.weight, m.gate_proj.weight, m.up_proj.weight, m.down_proj.weight)
     shared = {"activation": kind.activation, "norm_offset": kind.offset, "eps": _eps(norm), "recompute": self._coda_recompute}
     if kind.sandwich:
         return C.attention_output_mlp(y, hidden_states, *weights, **shared, output_norm=self.post_attention_layernorm.weight,
                                       down_norm=self.post_feedforward_layernorm.weight)
-    after = _layer_after(self)
+    after = None if C.autocasts(y) else _layer_after(self)
     if after is None:
         return C.attention_output_mlp(y, hidden_states, *weights, **shared)
     return _with_projections(after, y, hidden_states, weights, shared, position_embeddings)
@@ -409,19 +407,6 @@ def _made_before(layer, x, position_embeddings):
             heads[0].requires_grad != x.requires_grad or _recomputed():
         return None
     return heads
-
-
-def _mixed(layer, y, residual):
-    """The rest of a layer under autocast, whose residual stream stays f32: the norm and the gate are fused, the sums are not."""
-    m, kind, norm = layer.mlp, layer._coda_kind, layer.post_attention_layernorm
-    output = C.linear(y, layer.self_attn.o_proj.weight)
-    if kind.sandwich:
-        output, norm = norm(output), layer.pre_feedforward_layernorm
-    x = residual + output
-    gated = C.linear_swiglu if kind.activation == "silu" else C.linear_geglu
-    a = gated(x, m.gate_proj.weight, m.up_proj.weight, norm_weight=norm.weight, norm_offset=kind.offset, eps=_eps(norm))
-    down = C.linear(a, m.down_proj.weight)
-    return x + (layer.post_feedforward_layernorm(down) if kind.sandwich else down)
 
 
 def _attention(layer):

@@ -63,9 +63,14 @@ class TransformerBlock(nn.Module):
                  eps: float = 1e-6, qk_norm: bool = False, activation: str = "silu", attention=None,
                  recompute: bool = False, device=None, dtype=None):
         super().__init__()
-        kv_heads, head_dim = kv_heads or heads, head_dim or dim // heads
-        if heads % kv_heads:
+        kv_heads = heads if kv_heads is None else kv_heads
+        if heads < 1 or kv_heads < 1 or heads % kv_heads:
             raise ValueError(f"{heads} heads are no multiple of {kv_heads} kv_heads")
+        if head_dim is None and dim % heads:
+            raise ValueError(f"dim {dim} is no multiple of {heads} heads; give head_dim")
+        head_dim = dim // heads if head_dim is None else head_dim
+        if activation not in ("silu", "gelu_tanh"):
+            raise ValueError(f"activation {activation!r}; expected 'silu' or 'gelu_tanh'")
         self.attention = Attention(dim, heads, kv_heads, head_dim, qk_norm, eps, device, dtype)
         self.feed_forward = FeedForward(dim, hidden_dim, device, dtype)
         self.attention_norm = RMSNorm(dim, eps, device, dtype)
@@ -76,6 +81,9 @@ class TransformerBlock(nn.Module):
     def forward(self, x, table, positions=None):
         """x: [batch, sequence, dim]; table: see rope_table; positions: integers [sequence] or [batch, sequence]."""
         a, norm = self.attention, self.attention_norm.weight
+        if isinstance(table, torch.Tensor) and table.dim() == 2 and table.shape[1] != a.head_dim:
+            raise ValueError(f"TransformerBlock: `table` is for heads of {table.shape[-1]}, these have {a.head_dim}; make it by "
+                             f"rope_table(positions, {a.head_dim})")
         shared = {"norm_weight": norm, "eps": self.eps}
         weights = (a.wq.weight, a.wk.weight, a.wv.weight)
         if self.qk_norm:
