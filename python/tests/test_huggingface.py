@@ -67,6 +67,18 @@ def test_logits_loss_and_every_gradient(kind, device):
     torch.testing.assert_close(patched.eval()(ids).logits, model.eval()(ids).logits, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
+def test_scaled_rotations(family, device):
+    yarn = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 16}
+    model, patched = pair(family, device, rope_parameters=yarn)
+    assert model.model.rotary_emb.attention_scaling > 1.1
+    ids = tokens(device)
+    for m in (model, patched):
+        m.train()(input_ids=ids, labels=ids).loss.backward()
+    for (name, p), q in zip(model.named_parameters(), patched.parameters()):
+        assert relative(q.grad, p.grad) < 2e-5, name
+
+
 def test_errors_in_bf16_are_no_larger_than_the_unpatched_models(kind, device):
     model, patched = pair(kind, device, torch.bfloat16)
     double = copy.deepcopy(model).double().train()

@@ -276,7 +276,8 @@ def linear_rope(x, query, key, value, table, positions=None, *, bias=None, norm_
     """Query, key and value projections, queries and keys rotated (halves, as Hugging Face's Llama).
 
     query      [heads * D, K];  key, value  [kv_heads * D, K];  bias  [(heads + 2 kv_heads) D] or None
-    table      f32 [P, D], see rope_table
+    table      f32 [P, D], see rope_table: cosines and sines of angles. With a bias and a norm_weight gradients are those of a
+               rotation, so there it must not be scaled (as yarn scales it)
     positions  integers that broadcast to x's leading dimensions; None: 0, 1, 2, .. along the last of them
 
     Returns q, k, v: views of one tensor, each [..., heads * D].

@@ -62,6 +62,7 @@ def apply(model: nn.Module, *, recompute: bool = False, loss: bool = True) -> Re
     Returns a Report. Raises ValueError for a model without a layer that it knows.
     """
     report, places, known, met = Report([], []), _places(model), _known_classes(), 0
+    scaled = any(getattr(m, "attention_scaling", 1.0) != 1.0 for m in model.modules())  # yarn, longrope
     for name, module in model.named_modules():
         own = _original_class(module).__name__
         cls, kind, part = next((k for k in known if isinstance(module, k[0])), (None, None, None))
@@ -74,7 +75,7 @@ def apply(model: nn.Module, *, recompute: bool = False, loss: bool = True) -> Re
             _patch(module, _layer_forward)
             report.taken.append(name)
             module._coda_kind, module._coda_parts = kind, {path: type(_module(module, path)) for path in _parts(module)}
-            module._coda_place, module._coda_recompute = places.get(module), bool(recompute)
+            module._coda_place, module._coda_recompute, module._coda_scaled = places.get(module), bool(recompute), scaled
         elif part == "ForCausalLM":
             why = None if loss else "not asked for (loss=False)"
             why = why or _changed(module, cls) or _unfit_head(module)
@@ -287,6 +288,11 @@ def _project(layer, x, position_embeddings):
     """Norm, query, key, value, their norms and rotation: q, k, v as [batch, heads, length, head_dim]."""
     a, norm = layer.self_attn, layer.input_layernorm
     batch, length = x.shape[:2]
+    if _rotates_apart(layer):
+        h = norm(x)
+        q, k, v = (C.linear(h, p.weight, p.bias).view(batch, length, -1, a.head_dim).transpose(1, 2)
+                   for p in (a.q_proj, a.k_proj, a.v_proj))
+        return [*_source(layer._coda_kind).apply_rotary_pos_emb(q, k, *position_embeddings), v]
     table, positions = rotary(position_embeddings, batch, length)
     shared = {"bias": _bias(a), "norm_weight": norm.weight, "norm_offset": layer._coda_kind.offset, "eps": _eps(norm)}
     weights = (a.q_proj.weight, a.k_proj.weight, a.v_proj.weight)
@@ -296,6 +302,12 @@ def _project(layer, x, position_embeddings):
     else:
         q, k, v = C.linear_rope(x, *weights, table, positions, **shared)
     return [t.view(batch, length, -1, a.head_dim).transpose(1, 2) for t in (q, k, v)]
+
+
+def _rotates_apart(layer):
+    """Where angles are scaled (yarn) the rotation is none that could be undone, which the gradient of a norm before biases does."""
+    a = layer.self_attn
+    return layer._coda_scaled and a.q_proj.bias is not None and getattr(a, "q_norm", None) is None
 
 
 def _bias(attention):
@@ -364,7 +376,7 @@ def _layer_after(layer):
             not _is_ours(after) or not _is_ours(layer) or after._coda_kind != layer._coda_kind:
         return None
     a, norm = after.self_attn, layer.input_layernorm.weight
-    if (getattr(after, "gradient_checkpointing", False) and after.training) or not _ready(after) or \
+    if (getattr(after, "gradient_checkpointing", False) and after.training) or not _ready(after) or _rotates_apart(after) or \
             after.input_layernorm.weight.dtype is not norm.dtype or \
             any(p.weight.device != norm.device or p.weight.shape != (p.out_features, p.in_features)
                 or not p.weight.untyped_storage().nbytes() for p in (a.q_proj, a.k_proj, a.v_proj)):
