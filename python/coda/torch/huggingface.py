@@ -466,7 +466,8 @@ def _causal_forward(self, input_ids=None, attention_mask=None, position_ids=None
     inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "position_ids": position_ids,
               self._coda_cache: cache, "inputs_embeds": inputs_embeds, "use_cache": use_cache}
     if not self.training or labels is None or type(head) is not nn.Linear or _hooked(head) or not _plain(head.weight) or \
-            head.weight.dtype not in COMPUTE_DTYPES or kwargs.get("return_dict") is False or _unfit_head(self):
+            head.weight.dtype not in COMPUTE_DTYPES or kwargs.get("return_dict") is False or \
+            logits_to_keep is None or torch.is_tensor(logits_to_keep) or logits_to_keep or _unfit_head(self):
         return self._coda_forward(**inputs, labels=labels, logits_to_keep=logits_to_keep, **kwargs)
     if cache is None and attention_mask is None and position_ids is None:
         inputs[self._coda_cache] = _keeps_nothing(self, use_cache)
