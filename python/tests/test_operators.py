@@ -232,6 +232,16 @@ def test_attention_output_mlp_rope(device, dtype, offset, activation, recompute,
     compare(ours, theirs, tensors)
 
 
+def test_a_norm_of_what_cancels_is_a_number(device):
+    """The sum of squares behind an output norm is added up from its terms, whose rounding must not make it negative."""
+    d, f = 256, 64
+    y, wo, g = torch.randn(64, d, device=device), normal(device, torch.float32, d, d), 300 * torch.rand(d, device=device)
+    residual = -norm(F.linear(y, wo), g) + 1e-3 * torch.randn(64, d, device=device)
+    one, gate, up, down = torch.ones(d, device=device), *(normal(device, torch.float32, *s) for s in ((f, d), (f, d), (d, f)))
+    x = C.attention_output_mlp(y, residual, wo, one, gate, up, down, output_norm=g, down_norm=one, eps=EPS)
+    assert x.isfinite().all()
+
+
 def test_norms_of_heads_whose_weights_are_stored_minus_1(device, dtype):
     table, d = C.rope_table(32, 16, device=device), 16
     tensors = [torch.randn(2, 9, 72, device=device).to(dtype), torch.rand(72, device=device).to(dtype),

@@ -190,6 +190,11 @@ static int expand_reduction(struct rewriting *w, int n, struct report *report)
     }
     if (apply_rule(report, RULE_EXPANDED_SUM, w->graph, n))
         made = build_sum(w->b, NULL, result);
+    /* Terms of a sum of squares that cancel leave a rounding error, which may be below zero. Equal values are one node. */
+    const struct node *x = &w->graph->node[node.input[0]];
+    bool squared = x->op == OP_MUL && w->made[x->input[0]] == w->made[x->input[1]];
+    if (made >= 0 && squared)
+        made = build_binary(w->b, OP_MAX, made, build_number(w->b, 0));
 done:
     free(sum);
     free(result);
