@@ -139,6 +139,14 @@ def test_a_second_backward_where_the_graph_was_kept_and_only_there(device, recom
         loss.backward()
 
 
+def test_the_loss_of_what_is_still_to_be_scaled(device):
+    x, w, head = torch.randn(6, 16, device=device), torch.randn(16, 16, device=device), torch.randn(40, 16, device=device)
+    y, normed = C.linear_residual_rmsnorm(x, w, x, torch.rand(16, device=device))
+    target = torch.arange(6, device=device)
+    torch.testing.assert_close(C.linear_cross_entropy(normed, head, target),
+                               torch.nn.functional.cross_entropy(normed.tensor() @ head.T, target))
+
+
 def test_an_ignore_index_that_is_no_i32(device):
     x, w = torch.randn(3, 16, device=device), torch.randn(40, 16, device=device)
     rows = C.linear_cross_entropy(x, w, torch.tensor([0, 2**40, 5], device=device), ignore_index=2**40, reduction="none")

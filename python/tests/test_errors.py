@@ -24,6 +24,8 @@ CASES = [
     (lambda: C.linear_swiglu(x, gate, up, norm_weight=torch.ones(8), norm_offset=2), ValueError, "norm_offset is 2"),
     (lambda: C.linear_swiglu(x, gate.half(), up.half(), norm_weight=torch.ones(8).half()), TypeError, "float32 norm_weight"),
     (lambda: C.linear_swiglu(x, gate.half(), up, norm_weight=torch.ones(8)), TypeError, "float16.*`up` is torch.float32"),
+    (lambda: C.linear_residual(C.linear_residual_rmsnorm(x, weight[:8], x, torch.ones(8))[1], weight[:8], x), TypeError,
+     r"`x` is a Normed.*x\.tensor\(\)"),
     (lambda: C.linear(x.to_sparse(), weight), TypeError, "`x` has layout torch.sparse_coo"),
     (lambda: C.linear(x, weight.to_mkldnn()), TypeError, "`weight` has layout torch._mkldnn"),
     (lambda: C.rmsnorm_linear(x, None, weight), TypeError, "norm_weight"),

@@ -14,8 +14,8 @@ _linear, _swiglu = OPERATORS["linear"], OPERATORS["linear_swiglu"]
 class Normed(NamedTuple):
     """An RMS-normalised tensor whose row scale is still to be applied, as `linear_residual_rmsnorm` returns it.
 
-    The operators of this module take it in place of `x` and finish the scale while they multiply, so no kernel runs between.
-    `tensor()` finishes it for other uses.
+    `linear`, `linear_swiglu`, `linear_geglu`, `linear_rope` and `linear_qknorm_rope` take it in place of `x` and finish the scale
+    while they multiply, so no kernel runs between. `tensor()` finishes it for other uses.
     """
 
     hidden: torch.Tensor   # x * norm_weight
@@ -53,8 +53,10 @@ def _prepare(name, x, names, tensors):
     """x and the other tensors, cast where autocast asks for it; raises where types or devices do not fit."""
     if _fits(x, tensors):
         return x, tensors
+    if isinstance(x, Normed):
+        raise TypeError(f"{name}: `x` is a Normed, which this operator does not take; pass x.tensor()")
     if not isinstance(x, torch.Tensor):
-        raise TypeError(f"{name}: `x` must be a Tensor or a Normed, not {type(x).__name__}")
+        raise TypeError(f"{name}: `x` must be a Tensor, not {type(x).__name__}")
     if autocasts(x):
         to = torch.get_autocast_dtype(x.device.type)
         cast = lambda t: t.to(to) if isinstance(t, torch.Tensor) and t.dtype in COMPUTE_DTYPES else t  # noqa: E731
@@ -386,7 +388,7 @@ def linear_cross_entropy(x, weight, target, *, ignore_index=-100, reduction="mea
                          z_loss=0.0, main_grad=None, chunk_rows=None, recompute=None, exact=True):
     """`cross_entropy(x @ weight.T, target)` whose logits exist for one chunk of rows at a time.
 
-    x           [..., K];  weight  [V, K], the head;  target  integers of x's leading dimensions
+    x           [..., K], or a Normed;  weight  [V, K], the head;  target  integers of x's leading dimensions
     reduction   "mean" over the targets that are not ignore_index, "sum" or "none" (the shape of target)
     softcap     > 0: logits become softcap * tanh(logits / softcap); 0 or None: they stay
     z_loss      > 0: returns (loss, z) with z = z_loss * lse^2, reduced alike; each has its gradient
@@ -409,6 +411,7 @@ def linear_cross_entropy(x, weight, target, *, ignore_index=-100, reduction="mea
     softcap = softcap or 0.0
     if softcap < 0 or z_loss < 0:
         raise ValueError(f"{name}: softcap and z_loss must not be negative")
+    x = x.tensor() if isinstance(x, Normed) else x
     matrix, (weight,) = _prepare(name, x, ("weight",), (weight,))
     matrix = matrix.reshape(-1, matrix.shape[-1])
     if weight.dim() != 2 or weight.shape[1] != matrix.shape[1]:
