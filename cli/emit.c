@@ -13,7 +13,7 @@ static const char help[] =
     "  --target c|cuda   (c)\n"
     "  --cubin           one program's machine code, to standard output where that is no terminal\n"
     "  --output FILE     write to FILE instead\n"
-    "  --schedule NAME   portable, direct or warps (CUDA; default: the device's choice)\n"
+    "  --schedule NAME   portable, direct, warps or copied (CUDA; default: the device's choice)\n"
     "  --dims D=..       sizes of axes that kernels need when they are created (32)\n"
     "  --dtype TYPE      bf16 operands become f32, f16, e4m3 or e5m2 ones\n"
     "  --program NAME    only this program of the files\n"

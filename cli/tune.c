@@ -17,7 +17,7 @@ static const char help[] =
     "  --tokens N        rows (1024)\n"
     "  --chunk N         rows of the logits that exist at once, as in `coda bench`\n"
     "  --library         also products through cuBLASLt, whose sums have other last bits\n"
-    "  --schedule NAME   measure nothing, and remember this one: warps, direct, portable, cublas\n"
+    "  --schedule NAME   measure nothing, and remember this one: copied, warps, direct, portable, cublas\n"
     "  --forget          measure nothing, and forget\n"
     "  --rounds N        how often each is timed (7)\n"
     "  --program NAME    only this program of the files\n"

@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-static const char *const schedules[] = {NULL, "portable", "direct", "warps"};
+static const char *const schedules[] = {NULL, "portable", "direct", "warps", "copied"};
 enum { SCHEDULES = sizeof schedules / sizeof *schedules };
 
 /* A device that only compiles; without_compiler hides NVRTC, so that kernels are text alone. */
@@ -158,6 +158,86 @@ static void heads_side_by_side_share_the_angles_of_a_rotation(void **state)
         coda_kernel_free(kernel);
     }
     coda_module_free(module);
+    coda_device_close(device);
+}
+
+/* A factor a row of all that is made of a product is multiplied before the product is rounded. */
+static void factors_of_rows_come_before_the_rounding(void **state)
+{
+    static const struct {
+        const char *program;
+        int factors;
+    } rows[] = {
+        {"r = rsqrt(s)\n out Y : bf16[M, N] = (A @ W.T) * r }", 1},
+        {"out Y : bf16[M, N] = silu(s * (A @ W.T)) + 1 }", 1},
+        {"y = (A @ W.T) * s\n out Y : bf16[M, N] = y; out Z : bf16[M, N] = y * g }", 1},
+        {"z = A @ W.T\n out Y : bf16[M, N] = z * s; out Z : bf16[M, N] = z + g }", 0},
+        {"z = A @ W.T\n out Y : bf16[M, N] = z * s; out Z : bf16[M, N] = z }", 0},
+        {"z = A @ W.T\n out Y : bf16[M, N] = z * s + z * sqrt(s) }", 0},
+        {"out Y : bf16[M, N] = (A @ W.T) * g + s }", 0},
+        {"out Y : bf16[M, N] = (A @ W.T) * s * (A @ V.T) }", 1},
+        /* A tile that is kept whole leaves no registers for them. */
+        {"y = (A @ W.T) * s\n out Y : bf16[M, N] = y * rsqrt(sum(y * y, N:128)) }", 0},
+    };
+    coda_device *device = open_compiling("cuda:sm_90a", true);
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char text[512], expected[64];
+        coda_module *module;
+        coda_kernel *kernel;
+        coda_error error = {0};
+        snprintf(text, sizeof text, "program p { in A : bf16[M, K]; in W : bf16[N, K]%s%s%s\n %s",
+                 strstr(rows[i].program, "V.T") ? "; in V : bf16[N, K]" : "",
+                 strchr(rows[i].program, 's') ? "; in s : f32[M]" : "",
+                 strstr(rows[i].program, "g ") || strstr(rows[i].program, "g;") ? "; in g : bf16[N]" : "",
+                 rows[i].program);
+        if (coda_module_parse(text, strlen(text), "test", &module, &error) != CODA_OK ||
+            coda_kernel_create(device, coda_module_program(module, 0), NULL, NULL, &kernel, &error) != CODA_OK)
+            fail_msg("%s", error.message);
+        snprintf(expected, sizeof expected, "#define HAS_FACTORS %d\n", rows[i].factors);
+        if (!strstr(coda_kernel_source(kernel), expected))
+            fail_msg("row %zu: expected %s", i, expected);
+        coda_kernel_free(kernel);
+        coda_module_free(module);
+    }
+    coda_device_close(device);
+}
+
+/* A product that is an out as it stands goes by the copy engine. */
+static void outs_that_are_products_are_copied(void **state)
+{
+    static const struct {
+        const char *program;
+        bool copied;
+    } rows[] = {
+        {"out Y : bf16[M, N] = A @ W.T }", true},
+        {"out Y : f32[M, N] += A @ W.T }", true},
+        {"out Y : bf16[M, N] += cast(A @ W.T, bf16) }", true},
+        {"in s : f32[M]\n out Y : bf16[M, N] = (A @ W.T) * sqrt(s); out r : f32[M] = sqrt(s) }", true},
+        {"out Y : f16[M, N] = A @ W.T }", false},
+        {"out Y : f32[M, N] = cast(A @ W.T, bf16) }", false},
+        {"y = A @ W.T\n out Y : bf16[M, N] = y; out Z : bf16[M, N] = y }", false},
+        {"y = A @ W.T\n out Y : bf16[M, N] = y; out S : f32[M, N/32] = sum(y, N:32) }", false},
+        {"in t : i32[M]\n y = A @ W.T\n out Y : bf16[M, N] = y; out p : f32[M] = pick(y, t) }", false},
+        {"in g : bf16[N]\n out Y : bf16[M, N] = (A @ W.T) * g }", false},
+        {"in C : bf16[M, N]\n out Y : bf16[M, N] = A @ W.T + C }", false},
+    };
+    coda_device *device = open_compiling("cuda:sm_90a", true);
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char text[512];
+        coda_module *module;
+        coda_kernel *kernel;
+        coda_error error = {0};
+        snprintf(text, sizeof text, "program p { in A : bf16[M, K]; in W : bf16[N, K]\n %s", rows[i].program);
+        if (coda_module_parse(text, strlen(text), "test", &module, &error) != CODA_OK ||
+            coda_kernel_create(device, coda_module_program(module, 0), NULL, NULL, &kernel, &error) != CODA_OK)
+            fail_msg("%s", error.message);
+        if ((strstr(coda_kernel_source(kernel), "#define OUT_COPIED 1\n") != NULL) != rows[i].copied)
+            fail_msg("row %zu is%s copied", i, rows[i].copied ? " not" : "");
+        coda_kernel_free(kernel);
+        coda_module_free(module);
+    }
     coda_device_close(device);
 }
 
@@ -491,6 +571,8 @@ int main(void)
         cmocka_unit_test(a_last_wave_that_fills_at_most_half_the_gpu_is_narrow),
         cmocka_unit_test(narrow_tiles_are_in_the_text_where_they_may_be_launched),
         cmocka_unit_test(heads_side_by_side_share_the_angles_of_a_rotation),
+        cmocka_unit_test(factors_of_rows_come_before_the_rounding),
+        cmocka_unit_test(outs_that_are_products_are_copied),
         cmocka_unit_test(a_scalar_divides_once_a_row_where_it_is_used),
         cmocka_unit_test(text_is_the_same_each_time),
         cmocka_unit_test(programs_compile_without_spills_or_serialised_products),

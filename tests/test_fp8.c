@@ -35,6 +35,9 @@ static const char *const programs[] = {
     "out Z : e5m2[M, N] = X * 0.5 }",
     "program dequantise { in Q : e4m3[M, N]; in S : f32[M, N/64]\n out Y : bf16[M, N] = Q * S }",
     "program casts { in X : f32[M, N]\n out Y : f32[M, N] = cast(X * 100, e4m3) + cast(X, e5m2) }",
+    "program rounded_sums { in X : f32[M, N]\n out Y : bf16[M, N] += cast(X * 0.7, bf16)\n"
+    "out Z : f16[M, N] += cast(X * 3, f16); out Q : e4m3[M, N] += cast(X, e4m3) }",
+    "program rounded_wgrad { in D : bf16[M, K]; in B : bf16[M, N]\n out G : bf16[K, N] += cast((D.T @ B) * 2, bf16) }",
 };
 
 static coda_module *read_module(const char *text)

@@ -237,6 +237,7 @@ static const struct {
     {"x=f32[M,N] x sum:N:128 Y:f32[M,N/64]", "`Y` is declared [M, N/64]", "Declare it [M, N/128]"},
     {"1 Y:f32", "`Y` is a scalar", "axis of size 1"},
     {"x=f32[M,N] x Y+:bf16[M,N]", "in bf16 would round the running sum", "f32"},
+    {"x=f32[M,N] x cast:f16 Y+:bf16[M,N]", "in bf16 would round the running sum", "cast"},
     {"x=f32[M,N] x x:f32[M,N]", "`x` is defined already", ""},
 };
 

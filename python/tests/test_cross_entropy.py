@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from kit import agrees
 
 import coda.torch as C
+from coda.torch import _cross_entropy_parts
 
 VOCABULARIES = [1, 40, 257, 1000]
 
@@ -247,3 +248,50 @@ def test_a_loss_without_gradients_is_that_with_them(device):
     for options in ({}, {"softcap": 3.0}, {"label_smoothing": 0.1}):
         alone = C.linear_cross_entropy(x, w, target, **options)
         torch.testing.assert_close(alone, C.linear_cross_entropy(x, w.clone().requires_grad_(), target, **options).detach())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("chunk", [None, 4, 8])
+@pytest.mark.parametrize("cap", [0.0, 3.0])
+def test_parts_of_the_vocabulary_side_by_side(device, monkeypatch, dtype, chunk, cap):
+    """As where a chunk has few rows on a GPU, with sums in later rows of the gradient, behind the logits, and elsewhere."""
+    x, w = torch.randn(80, 16, device=device).to(dtype), torch.randn(300, 16, device=device).to(dtype)
+    target = torch.randint(0, 300, (80,), device=device)
+    target[7] = -100
+    runs, places = [], set()
+
+    def place(memory, dx, first, rows, *rest):
+        sums, k = before(memory, dx, first, rows, *rest)
+        kinds = {dx.untyped_storage().data_ptr(): "rows", memory.untyped_storage().data_ptr(): "chunk"}
+        places.update(kinds.get(p.untyped_storage().data_ptr(), "own") for p in sums)
+        return sums, k
+    before = _cross_entropy_parts.place
+    monkeypatch.setattr(_cross_entropy_parts, "count", lambda *_: 3 if dtype is torch.bfloat16 else 1)
+    monkeypatch.setattr(_cross_entropy_parts, "place", place)
+    for kind in ("ours", "plain", "double"):
+        a, b = (t.double() if kind == "double" else t.clone() for t in (x, w))
+        a.requires_grad_(), b.requires_grad_()
+        loss = C.linear_cross_entropy(a, b, target, chunk_rows=chunk, softcap=cap) if kind == "ours" else \
+            reference(a, b, target, "mean", 0.0, cap, 0.0)[0]
+        loss.backward()
+        runs.append([loss, a.grad, b.grad])
+    for what, ours, plain, double in zip(("loss", "x", "weight"), *runs):
+        agrees(ours, plain, double, what)
+    if dtype is torch.bfloat16 and not cap:
+        assert places == ({"own"} if chunk is None else {"rows", "chunk"}), places
+
+
+def test_a_lean_loss_has_the_same_gradients_but_for_rounding(device):
+    x, w = torch.randn(600, 16, device=device).bfloat16(), torch.randn(300, 16, device=device).bfloat16()
+    target = torch.randint(0, 300, (600,), device=device)
+    runs = []
+    for options in ({"lean": True}, {"chunk_rows": 252, "exact": False}, {}):
+        a, b = x.clone().requires_grad_(), w.clone().requires_grad_()
+        loss = C.linear_cross_entropy(a, b, target, **options)
+        loss.backward()
+        runs.append((loss.detach(), a.grad, b.grad))
+    for lean, chunks, usual in zip(*runs):
+        assert torch.equal(lean, chunks)
+        torch.testing.assert_close(lean, usual, rtol=2e-2, atol=1e-4)
+    with pytest.raises(ValueError, match="chunk_rows"):
+        C.linear_cross_entropy(x, w, target, lean=True, chunk_rows=8)

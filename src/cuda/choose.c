@@ -154,13 +154,15 @@ static bool hopper_tile(const struct gpu *gpu, const coda_kernel *kernel, const 
     v->halves = 1;
     if (v->mainloop == MAINLOOP_WARPS)
         share_memory(gpu, plan, v);
+    else if (v->mainloop == MAINLOOP_COPIED)
+        v->halves = 2;
     v->narrow = may_be_narrow(gpu, kernel, plan, v);
     v->box_rows = !plan->right_k_major || plan_is_stacked(plan) || v->narrow
                       ? 64
                       : v->columns * plan->accumulator_count / v->cluster;
     if (v->box_rows > v->columns)
         v->box_rows = v->columns;
-    v->map_count = hopper_map_count(plan);
+    v->map_count = hopper_map_count(plan) + (v->mainloop == MAINLOOP_COPIED);
     int accumulators = v->columns * plan->accumulator_count;
     return (accumulators == 128 || accumulators == 256) && v->columns % plan->run_columns == 0 &&
            (!kernel->options.tile_rows || kernel->options.tile_rows == v->bands * BAND_ROWS) &&
@@ -172,8 +174,16 @@ static bool hopper_variant(const struct gpu *gpu, const coda_kernel *kernel, con
 {
     if (!hopper_fits(gpu, plan) || wants(kernel, "portable"))
         return false;
-    *v = (struct variant){.mainloop = MAINLOOP_WARPS};
     bool exact = plan->exact || kernel->options.exact || plan->factor_type == CODA_F16;
+    if (plan->copied_out >= 0 && plan->factor_type == CODA_BF16 &&
+        (!kernel->options.schedule || wants(kernel, "copied"))) {
+        *v = (struct variant){.mainloop = MAINLOOP_COPIED};
+        if (hopper_tile(gpu, kernel, plan, v) && variant_shared_bytes(plan, v) <= gpu->shared_bytes)
+            return true;
+    }
+    if (wants(kernel, "copied"))
+        return false;
+    *v = (struct variant){.mainloop = MAINLOOP_WARPS};
     if (!wants(kernel, "direct") && !exact && !plan_gathers(plan) && hopper_tile(gpu, kernel, plan, v) &&
         plan->over_rows_count <= 8 && variant_shared_bytes(plan, v) <= gpu->shared_bytes)
         return true;
@@ -229,6 +239,12 @@ static coda_status refuse_schedule(const struct gpu *gpu, const coda_kernel *ker
                     "%s: the schedule \"%s\" rounds accumulators to bf16, which an f32, i32 or f16 out (or the option "
                     "`exact`) forbids; use \"direct\"",
                     name, schedule);
+    if (wants(kernel, "copied") && plan->copied_out < 0)
+        return fail(error, CODA_UNSUPPORTED,
+                    "%s: the schedule \"copied\" stores one bf16 or f32 out that is a product, or one times a factor a "
+                    "row; use "
+                    "\"warps\" or \"portable\"",
+                    name);
     return fail(error, CODA_UNSUPPORTED,
                 "%s: the schedule \"%s\" has tiles of 128 rows, 128 or 256 columns shared by the accumulators "
                 "(multiples of the "
@@ -243,8 +259,9 @@ coda_status choose_variants(const struct gpu *gpu, const coda_kernel *kernel, co
 {
     const char *schedule = kernel->options.schedule;
     *count = 0;
-    if (schedule && strcmp(schedule, "direct") && strcmp(schedule, "warps") && strcmp(schedule, "portable"))
-        return fail(error, CODA_INVALID, "schedule \"%.40s\"; expected direct, warps or portable", schedule);
+    if (schedule && strcmp(schedule, "direct") && strcmp(schedule, "warps") && strcmp(schedule, "copied") &&
+        strcmp(schedule, "portable"))
+        return fail(error, CODA_INVALID, "schedule \"%.40s\"; expected copied, direct, warps or portable", schedule);
     if (!plan->accumulator_count) {
         variant[(*count)++] = without_product(plan);
         return CODA_OK;

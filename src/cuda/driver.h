@@ -62,6 +62,7 @@ enum {
     LAUNCH_BEGINS_EARLY = 6, /* PROGRAMMATIC_STREAM_SERIALIZATION */
     /* CUtensorMapDataType, swizzle, promotion */
     MAP_F16 = 6,
+    MAP_F32 = 7,
     MAP_BF16 = 9,
     MAP_SWIZZLE_64B = 2,
     MAP_SWIZZLE_128B = 3,

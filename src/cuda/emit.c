@@ -33,6 +33,16 @@ void emitter_free(struct emitter *e)
     free(e);
 }
 
+int emit_accumulator(const struct emitter *e, int node)
+{
+    for (int i = 0; i < e->plan->accumulator_count; i++) {
+        int factored = e->factored ? plan_factored(e->plan, i) : -1;
+        if (node == (factored >= 0 ? factored : e->plan->form->accumulator[i]))
+            return i;
+    }
+    return -1;
+}
+
 void emit_fail(struct emitter *e, const char *format, ...)
 {
     char text[512];
@@ -302,7 +312,8 @@ static void substitute(const char *pattern, char input[3][NAME_TEXT], char *text
 static bool is_product(const struct emitter *e, int node, const struct place *at)
 {
     enum space space = e->plan->form->space[node];
-    return e->graph->node[node].op == OP_MUL && space != SPACE_UNIFORM && (space != SPACE_ROW || at->region == AT_ROW);
+    return e->graph->node[node].op == OP_MUL && emit_accumulator(e, node) < 0 && space != SPACE_UNIFORM &&
+           (space != SPACE_ROW || at->region == AT_ROW);
 }
 
 /* a * b + c in one rounding, written out so that bits do not depend on what the compiler contracts. */
@@ -436,14 +447,13 @@ static bool emit_known(struct emitter *e, int index, const struct place *at, con
     case OP_INDEX:
         emit_index(e, index, at, level, name);
         return true;
-    case OP_GEMM:
-        for (int i = 0; i < e->plan->accumulator_count; i++)
-            if (e->plan->form->accumulator[i] == index)
-                emit_define(e, level, index, name, "ACCUMULATOR(%d, %s, h, %s)", i, at->b, at->x);
-        return true;
     default:
-        return false;
+        break;
     }
+    int accumulator = emit_accumulator(e, index);
+    if (accumulator >= 0)
+        emit_define(e, level, index, name, "ACCUMULATOR(%d, %s, h, %s)", accumulator, at->b, at->x);
+    return accumulator >= 0;
 }
 
 static void emit_operation(struct emitter *e, int index, const struct place *at, const struct level *level, char *name)

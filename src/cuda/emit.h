@@ -53,6 +53,7 @@ struct emitter {
     int input_slots; /* 16-byte slots that a thread needs for a group's inputs */
     int assumed;     /* a scalar condition whose side is known where the text stands; -1 */
     bool assumed_true;
+    bool factored; /* accumulators come with their factors a row */
     coda_status status;
     coda_error *error;
 };
@@ -68,6 +69,8 @@ void emit_new_group(struct emitter *e);
 /* Emits what `node` needs at the place, and its name into name[NAME_TEXT]. */
 void emit_value(struct emitter *e, int node, const struct place *at, char *name);
 
+/* Which accumulator holds the value of a node; -1: none. */
+int emit_accumulator(const struct emitter *e, int node);
 /* Defines a new `name` as an expression. */
 void emit_define(struct emitter *e, const struct level *level, int node, char *name, const char *format, ...)
     __attribute__((format(printf, 5, 6)));

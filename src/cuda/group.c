@@ -19,6 +19,24 @@ static enum space out_space(const struct emitter *e, int operand)
     return out->role == CODA_IN ? SPACE_NONE : e->plan->form->space[out->node];
 }
 
+/* What a tile's out is made of: a cast to its own type is what storing does. */
+static int out_value(const struct emitter *e, int operand)
+{
+    const struct operand *out = &e->graph->operand[operand];
+    const struct node *node = &e->graph->node[out->node];
+    return node->op == OP_CAST && node->dtype == out->dtype && plan_adds(e->plan, operand) ? node->input[0] : out->node;
+}
+
+/* Which accumulator a bf16 out of the tile is; -1: none. Where the epilogue has it rounded, its words are stored as they are. */
+static int out_product(const struct emitter *e, int operand)
+{
+    const struct operand *out = &e->graph->operand[operand];
+    bool stored = out->role == CODA_OUT || plan_adds(e->plan, operand);
+    if (out->role == CODA_IN || !stored || out->dtype != CODA_BF16)
+        return -1;
+    return emit_accumulator(e, out_value(e, operand));
+}
+
 static bool is_pick(const struct emitter *e, int operand)
 {
     return out_space(e, operand) == SPACE_ROW && op_of(e, e->graph->operand[operand].node) == OP_PICK;
@@ -48,11 +66,11 @@ static int lanes_of_run(int run)
 
 /* ---------------------------------------------------------------- one element, all columns */
 
-/* o = old + value: f32 sums are added in memory, others read first. */
+/* o = old + value: what memory adds has no old value here. */
 static void accumulate(struct emitter *e, int operand, const char *value, char *text, size_t size)
 {
     int old = plan_old_value(e->plan, operand);
-    if (e->graph->operand[operand].role == CODA_ACCUMULATE && e->graph->operand[operand].dtype != CODA_F32)
+    if (e->graph->operand[operand].role == CODA_ACCUMULATE && !plan_adds(e->plan, operand))
         snprintf(text, size, "coda_add(word_%s(in.i%d[b][h], x), %s)", out_type(e, operand), old, value);
     else
         snprintf(text, size, "%s", value);
@@ -67,7 +85,9 @@ static void full_element(struct emitter *e, int level, const struct place *at)
         if ((out_space(e, i) != SPACE_TILE && !pick) || out_level(e, i) != level)
             continue;
         int node = e->graph->operand[i].node;
-        emit_value(e, pick ? e->graph->node[node].input[0] : node, at, name);
+        if (out_product(e, i) >= 0)
+            continue;
+        emit_value(e, pick ? e->graph->node[node].input[0] : out_value(e, i), at, name);
         accumulate(e, i, name, value, sizeof value);
         text_add(&e->element, "        o%d[x] = %s; /* %s */\n", i, pick ? name : value, e->graph->operand[i].name);
     }
@@ -98,10 +118,13 @@ static bool has_full(const struct emitter *e, int level)
 static void store_tile(struct emitter *e, struct text *out, int i)
 {
     const char *type = out_type(e, i);
-    bool adds = e->graph->operand[i].role == CODA_ACCUMULATE && e->graph->operand[i].dtype == CODA_F32;
-    const char *put = coda_dtype_size(e->graph->operand[i].dtype) == 4 ? "PUT" : "put"; /* PUT, ADD: lanes exchange */
-    text_add(out, "        %s_%sx8(P.t[%d].data + ELEMENT(%d, row, column) * SIZE_%s, o%d, count, WIDE(%d));\n",
-             adds ? "ADD" : put, type, i, i, type, i, i);
+    bool exchange = coda_dtype_size(e->graph->operand[i].dtype) == 4, adds = plan_adds(e->plan, i);
+    const char *put = adds ? exchange ? "ADD" : "add" : exchange ? "PUT" : "put"; /* PUT, ADD: lanes exchange */
+    char what[48];
+    int product = out_product(e, i);
+    snprintf(what, sizeof what, product < 0 ? "o%d" : "PRODUCT(%d)", product < 0 ? i : product);
+    text_add(out, "        %s_%s%s(P.t[%d].data + ELEMENT(%d, row, column) * SIZE_%s, %s, count, WIDE(%d));\n", put,
+             product < 0 ? type : "product", product < 0 ? "x8" : "", i, i, type, what, i);
 }
 
 /* The tile that holds the column writes; where no tile does, the first one writes 0. */
@@ -211,7 +234,7 @@ static void reduce_rows(struct emitter *e, struct text *out, int level)
 static void declare_elements(struct emitter *e, struct text *rows, struct text *block, int level)
 {
     for (int i = 0; i < e->graph->operand_count; i++)
-        if ((out_space(e, i) == SPACE_TILE || is_pick(e, i)) && out_level(e, i) == level)
+        if ((out_space(e, i) == SPACE_TILE || is_pick(e, i)) && out_level(e, i) == level && out_product(e, i) < 0)
             text_add(rows, "        float o%d[8];\n", i);
     for (int i = 0; i < e->plan->reduction_count; i++) {
         const struct reduction *reduction = &e->plan->reduction[i];
@@ -330,7 +353,7 @@ static void half_out(struct emitter *e, struct text *out, int i)
     struct place at = place_at(AT_HALF, "b", "x", "half");
     at.distance = distance;
     emit_new_row(e);
-    emit_value(e, e->graph->operand[i].node, &at, name);
+    emit_value(e, out_value(e, i), &at, name);
     accumulate(e, i, name, value, sizeof value);
     half_column(distance, "column", first, sizeof first);
     text_add(out, "    UNROLL for (int b = 0; b < BLOCKS; b++) {\n");
@@ -344,12 +367,11 @@ static void half_out(struct emitter *e, struct text *out, int i)
              first, i, elements, text_of(&e->row), elements, text_of(&e->element), i, value, e->graph->operand[i].name);
     if (pairing == PAIRING_LANES)
         text_add(out, "        if (!(at.quad & %d))\n", distance / 8);
-    bool adds = e->graph->operand[i].role == CODA_ACCUMULATE && e->graph->operand[i].dtype == CODA_F32;
     text_add(out,
              "        %s_%sx%d(P.t[%d].data + ELEMENT(%d, row, half) * SIZE_%s, o%d, count, WIDE(%d));\n  "
              "  }\n    "
              "}\n",
-             adds ? "add" : "put", type, elements, i, i, type, i, i);
+             plan_adds(e->plan, i) ? "add" : "put", type, elements, i, i, type, i, i);
 }
 
 /* ---------------------------------------------------------------- outs of runs and columns */

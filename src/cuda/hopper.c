@@ -64,6 +64,29 @@ static void emit_wait(struct text *out, int count)
     text_add(out, "\n        :\n        : \"memory\");\n}\n\n");
 }
 
+/* Factors of a row's accumulators, which are multiplied before they are rounded (epilogue warps). */
+static void emit_factors(const struct plan *plan, const struct variant *v, struct text *out)
+{
+    struct text loads = {0};
+    int count = 0;
+    for (int a = 0; a < plan->accumulator_count; a++) {
+        int node = v->halves > 1 ? plan_factored(plan, a) : -1, value = -1;
+        for (int k = 0; node >= 0 && k < 2; k++)
+            if (plan->graph->node[node].input[k] != plan->form->accumulator[a])
+                value = plan_value(plan, plan->graph->node[node].input[k], false);
+        for (int h = 0; h < 2; h++)
+            if (value < 0)
+                text_add(&loads, "    of[%d][%d] = 1.0f;\n", a, h);
+            else
+                text_add(&loads, "    of[%d][%d] = values[%d * VALUE_ROWS + %d];\n", a, h, value, 8 * h);
+        count += value >= 0;
+    }
+    text_add(out, "#define HAS_FACTORS %d\nINLINE void coda_factors(const float *values, float (*of)[2])\n{\n%s}\n",
+             count > 0, text_of(&loads));
+    out->failed |= loads.failed;
+    text_free(&loads);
+}
+
 void emit_hopper(const struct plan *plan, const struct variant *v, struct text *out)
 {
     int columns = v->columns * plan->accumulator_count;
@@ -87,6 +110,8 @@ void emit_hopper(const struct plan *plan, const struct variant *v, struct text *
     else
         text_add(out, "#define wgmma_half wgmma\n");
     emit_wait(out, columns / 2);
+    if (rounds(v->mainloop))
+        emit_factors(plan, v, out);
 }
 
 /* ---------------------------------------------------------------- launches */
@@ -128,6 +153,8 @@ bool hopper_accepts(const struct plan *plan, const struct variant *v, const stru
             before += launch->operand[segment->right[0].operand].shape[segment->right[0].k_major];
         }
     }
+    if (v->mainloop == MAINLOOP_COPIED && !map_fits(&launch->operand[plan->copied_out], 0))
+        *why = "the out's rows do not start at multiples of 16 bytes";
     return !*why;
 }
 
@@ -164,9 +191,10 @@ static coda_status encode(const struct gpu *gpu, const coda_tensor *t, int64_t o
     size_t size = coda_dtype_size(t->dtype);
     uint64_t sizes[2] = {(uint64_t)columns, (uint64_t)rows}, strides[1] = {(uint64_t)t->stride * size};
     uint32_t box[2] = {(uint32_t)box_columns, (uint32_t)box_rows}, steps[2] = {1, 1};
+    int type = t->dtype == CODA_F16 ? MAP_F16 : t->dtype == CODA_F32 ? MAP_F32 : MAP_BF16;
     int result = gpu->driver.TensorMapEncodeTiled(
-        map, t->dtype == CODA_F16 ? MAP_F16 : MAP_BF16, 2, (char *)t->data + (size_t)offset * size, sizes, strides, box,
-        steps, 0, box_columns == 32 ? MAP_SWIZZLE_64B : MAP_SWIZZLE_128B, MAP_PROMOTE_128B, 0);
+        map, type, 2, (char *)t->data + (size_t)offset * size, sizes, strides, box, steps, 0,
+        (size_t)box_columns * size == 64 ? MAP_SWIZZLE_64B : MAP_SWIZZLE_128B, MAP_PROMOTE_128B, 0);
     return driver_check(&gpu->driver, result, "cuTensorMapEncodeTiled", "describing an operand", error);
 }
 
@@ -200,5 +228,10 @@ coda_status hopper_maps(const struct gpu *gpu, const struct plan *plan, const st
                 status = encode(gpu, t, 0, t->shape[1], t->shape[0], f->k_major ? v->depth : 64,
                                 f->k_major ? v->box_rows : v->depth, &map[right_index(plan, a, s, r)], error);
             }
+    if (v->mainloop == MAINLOOP_COPIED && status == CODA_OK) {
+        const coda_tensor *t = &launch->operand[plan->copied_out];
+        int columns = 128 / (int)coda_dtype_size(t->dtype);
+        status = encode(gpu, t, 0, t->shape[1], t->shape[0], columns, 16, &map[v->map_count - 1], error);
+    }
     return status;
 }

@@ -13,10 +13,9 @@ static int input_bytes(const struct emitter *e, const struct tile_input *input)
     return input_elements(input) * (int)coda_dtype_size(e->graph->operand[input->operand].dtype);
 }
 
-/* An f32 `out +=` is added in memory, so its old value is not read. */
 static bool is_read(const struct emitter *e, const struct tile_input *input)
 {
-    return input->node >= 0 || e->graph->operand[input->operand].dtype != CODA_F32;
+    return input->node >= 0 || !plan_adds(e->plan, input->operand);
 }
 
 /* Opens the loops over the elements that an input holds in block b, row h; `count` of them are inside. */

@@ -176,7 +176,7 @@ static coda_status make_kernel(const struct gpu *gpu, coda_kernel *kernel, struc
 {
     struct variant variant[MAX_VARIANTS] = {0};
     int count = 0;
-    coda_status status = plan_create(kernel, &k->plan, error);
+    coda_status status = plan_create(kernel, gpu->capability >= 90, &k->plan, error);
     if (status == CODA_OK)
         status = recent_create(&k->recent, kernel->graph, 1, error);
     if (status == CODA_OK)

@@ -90,11 +90,13 @@ struct plan {
     struct reduction reduction[MAX_REDUCTIONS];
     int over_rows_count;
     bool writes_rows; /* some out holds one value a row that the prologue knows */
+    int copied_out; /* the one out of a tile, bf16 or f32, where it is the product as it stands, its row's factor included; -1 */
+    bool adds_halves; /* the GPU adds numbers of 16 bits in memory */
     bool exact;       /* an out of the tile is wider than bf16, and a rounded accumulator would spoil it */
 };
 
 /* Returns CODA_OK, CODA_UNSUPPORTED (the limit named) or CODA_MEMORY. */
-coda_status plan_create(const coda_kernel *kernel, struct plan *plan, coda_error *error);
+coda_status plan_create(const coda_kernel *kernel, bool adds_halves, struct plan *plan, coda_error *error);
 void plan_free(struct plan *plan);
 
 /* The h of a value's halves (1: pairs); 0 where the value has all columns. */
@@ -106,6 +108,10 @@ int plan_old_value(const struct plan *plan, int operand);        /* likewise */
 int plan_column(const struct plan *plan, int node);              /* index into column[]; -1 */
 const struct reduction *plan_reduction(const struct plan *plan, int node);
 bool is_run_reduction(const struct node *node);
+/* The product of an accumulator and a value a row that is all that is made of it; -1: there is none. */
+int plan_factored(const struct plan *plan, int accumulator);
+/* Is an `out +=` of a tile added in memory, so that its old value is not read? */
+bool plan_adds(const struct plan *plan, int operand);
 /* Has a tile an out of 4 bytes an element? */
 bool plan_stores_wide(const struct plan *plan);
 /* Are column vectors and angles loaded a group ahead? Wide groups would hold too many. */

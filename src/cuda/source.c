@@ -26,6 +26,7 @@ static const struct {
     [MAINLOOP_PLAIN] = {"plain", {"plain.cu"}, 128},
     [MAINLOOP_PORTABLE] = {"portable", {"portable.cu"}, 128},
     [MAINLOOP_DIRECT] = {"direct", {"hopper.cu", "direct.cu", "hopper_kernel.cu"}, 384},
+    [MAINLOOP_COPIED] = {"copied", {"hopper.cu", "rounded.cu", "copied.cu", "hopper_kernel.cu"}, 384},
     [MAINLOOP_WARPS] = {"warps", {"hopper.cu", "rounded.cu", "warps.cu", "hopper_kernel.cu"}, 384},
 };
 enum { BARRIER_BYTES = 384 };
@@ -35,9 +36,14 @@ const char *mainloop_name(enum mainloop mainloop)
     return mainloops[mainloop].name;
 }
 
+bool rounds(enum mainloop mainloop)
+{
+    return mainloop == MAINLOOP_COPIED || mainloop == MAINLOOP_WARPS;
+}
+
 bool is_hopper(enum mainloop mainloop)
 {
-    return mainloop == MAINLOOP_DIRECT || mainloop == MAINLOOP_WARPS;
+    return mainloop == MAINLOOP_DIRECT || rounds(mainloop);
 }
 
 int variant_threads(const struct variant *variant)
@@ -55,6 +61,7 @@ int variant_shared_bytes(const struct plan *plan, const struct variant *v)
         return stages + values;
     case MAINLOOP_DIRECT:
         return stages + BARRIER_BYTES + 2 * values + plan->over_rows_count * v->bands * 4 * v->columns * 4;
+    case MAINLOOP_COPIED:
     case MAINLOOP_WARPS:
         stages += v->slots * plan_copy_bytes(plan) * 96;
         return stages + rows * columns * 2 / v->halves + BARRIER_BYTES + 2 * values;
@@ -229,6 +236,11 @@ static void write_definitions(const struct plan *plan, const struct variant *v, 
              plan->right_k_major, plan->factor_type == CODA_F16);
     text_add(out, "#define EPILOGUE_ASIDE %d\n#define ROW_PROGRAM %d\n#define BARRIER_BYTES %d\n",
              v->mainloop == MAINLOOP_WARPS, v->mainloop == MAINLOOP_ROWS, BARRIER_BYTES);
+    bool wide = plan->copied_out >= 0 && plan->graph->operand[plan->copied_out].dtype == CODA_F32;
+    text_add(out, "#define OUT_F32 %d\n", wide);
+    text_add(out, "#define ROUNDS %d\n#define OUT_COPIED %d\n#define OUT_MAP %d\n#define OUT_ADDS %d\n",
+             rounds(v->mainloop), v->mainloop == MAINLOOP_COPIED, v->map_count - 1,
+             plan->copied_out >= 0 && plan->graph->operand[plan->copied_out].role == CODA_ACCUMULATE);
     write_axis(out, "ROWS", plan->form->row_axis);
     write_axis(out, "COLUMNS", plan->form->column_axis);
     text_add(out, "\n");
@@ -287,9 +299,19 @@ static void write_generated(struct emitter *e, const struct variant *v, struct t
         emit_products(e, out);
     if (is_hopper(v->mainloop))
         emit_hopper(e->plan, v, out);
+    if (v->mainloop == MAINLOOP_COPIED) {
+        text_add(out, "#define COPY_BYTES 0\n");
+        return;
+    }
     emit_inputs(e, out);
     emit_group(e, out);
     emit_finish(e, out);
+}
+
+/* Do consumers multiply by factors of rows? Where a tile is kept whole they are short of registers. */
+static bool is_factored(const struct variant *v)
+{
+    return rounds(v->mainloop) && v->halves > 1;
 }
 
 coda_status source_write(const struct plan *plan, const struct variant *variant, struct text *source, coda_error *error)
@@ -298,6 +320,7 @@ coda_status source_write(const struct plan *plan, const struct variant *variant,
     if (!e)
         return CODA_MEMORY;
     coda_status status = CODA_OK;
+    e->factored = is_factored(variant);
     if (!write_program(plan, source)) {
         status = fail_memory(error, "the text of a kernel", 0);
         goto done;

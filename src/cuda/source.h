@@ -12,6 +12,7 @@ enum mainloop {
     MAINLOOP_PLAIN,       /* products of any types, without matrix units */
     MAINLOOP_PORTABLE,    /* bf16 and f16, cp.async and mma.sync */
     MAINLOOP_DIRECT,      /* Hopper: TMA and wgmma, the epilogue after the tile */
+    MAINLOOP_COPIED,      /* Hopper: a rounded tile that is an out as it stands, stored by the copy engine */
     MAINLOOP_WARPS,       /* Hopper: the epilogue of a tile by other warps, beside the next one's products */
 };
 
@@ -40,6 +41,7 @@ struct variant {
 
 const char *mainloop_name(enum mainloop mainloop);
 bool is_hopper(enum mainloop mainloop);
+bool rounds(enum mainloop mainloop); /* accumulators to bf16 */
 /* Threads of a block, and its dynamic shared memory. */
 int variant_threads(const struct variant *variant);
 int variant_shared_bytes(const struct plan *plan, const struct variant *variant);

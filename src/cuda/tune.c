@@ -10,9 +10,9 @@ static const struct {
     const char *schedule;
     int rows, columns;
 } candidates[] = {
-    {NULL, 0, 0},          {"warps", 128, 256},  {"warps", 128, 128},    {"warps", 128, 64},    {"direct", 128, 256},
-    {"direct", 128, 128},  {"direct", 128, 64},  {"portable", 128, 128}, {"portable", 128, 64}, {"portable", 64, 256},
-    {"portable", 64, 128}, {"portable", 64, 64}, {"cublas", 0, 0},
+    {NULL, 0, 0},          {"warps", 128, 256},   {"warps", 128, 128},   {"warps", 128, 64},   {"direct", 128, 256},
+    {"copied", 128, 256},  {"copied", 128, 128},  {"direct", 128, 128},  {"direct", 128, 64},  {"portable", 128, 128},
+    {"portable", 128, 64}, {"portable", 64, 256}, {"portable", 64, 128}, {"portable", 64, 64}, {"cublas", 0, 0},
 };
 enum { CANDIDATES = sizeof candidates / sizeof *candidates };
 

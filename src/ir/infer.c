@@ -274,8 +274,10 @@ int graph_out(struct graph *graph, const char *name, coda_role role, coda_dtype 
                       "`%.60s` is a scalar: outs are vectors and matrices", name);
     if (!out_fits(&declared, &graph->node[value].shape))
         return refuse_out(graph, name, &declared, value, why);
-    if (role == CODA_ACCUMULATE && dtype != CODA_F32)
-        return refuse(why, CODA_INVALID, "Declare it f32.",
+    const struct node *node = &graph->node[value];
+    bool rounds = node->op == OP_CAST && node->dtype == dtype; /* the program says so */
+    if (role == CODA_ACCUMULATE && dtype != CODA_F32 && !rounds)
+        return refuse(why, CODA_INVALID, "Declare it f32; where that is meant, say so: += cast(.., the out's type).",
                       "`%.60s += ..` in %s would round the running sum at every launch", name, coda_dtype_name(dtype));
     return add_operand(graph, name, role, dtype, &declared, value, why) < 0 ? -1 : 0;
 }

@@ -263,6 +263,7 @@ static unsigned to_f16(float x)
     memcpy(&bits, &h, 2);
     return bits;
 }
+static float from_bf16(unsigned bits) { return __uint_as_float(bits << 16); }
 static float from_f16(unsigned bits)
 {
     const uint16_t low = (uint16_t)bits;
@@ -331,6 +332,26 @@ static void ptx_red_global_add_v4_f32(char *p, float a, float b, float c, float 
     ptx_red_global_add_f32(p, a), ptx_red_global_add_f32(p + 4, b), ptx_red_global_add_f32(p + 8, c), ptx_red_global_add_f32(p + 12, d);
 }
 
+#define HALF_SUMS(type)                                                                                                \
+    static void ptx_red_global_add_noftz_##type(char *p, unsigned v)                                                   \
+    {                                                                                                                  \
+        const unsigned sum = to_##type(from_##type(load<uint16_t>(operand(p, 2))) + from_##type(v));                   \
+        memcpy(p, &sum, 2);                                                                                            \
+    }                                                                                                                  \
+    static void ptx_red_global_add_noftz_v2_##type##x2(char *p, unsigned a, unsigned b)                                \
+    {                                                                                                                  \
+        const unsigned w[2] = {a, b};                                                                                  \
+        operand(p, 8);                                                                                                 \
+        for (int i = 0; i < 4; i++) ptx_red_global_add_noftz_##type(p + 2 * i, w[i / 2] >> 16 * (i % 2) & 0xffff);     \
+    }                                                                                                                  \
+    static void ptx_red_global_add_noftz_v4_##type##x2(char *p, unsigned a, unsigned b, unsigned c, unsigned d)        \
+    {                                                                                                                  \
+        operand(p, 16);                                                                                                \
+        ptx_red_global_add_noftz_v2_##type##x2(p, a, b), ptx_red_global_add_noftz_v2_##type##x2(p + 8, c, d);          \
+    }
+HALF_SUMS(bf16)
+HALF_SUMS(f16)
+
 /* Shared memory has addresses of 32 bits: distances from emulated_shared; in a cluster 1 + the rank of another block above. */
 static char *shared_at(unsigned address, unsigned bytes)
 {
@@ -345,6 +366,7 @@ static void ptx_ld_shared_v4_b32(unsigned &a, unsigned &b, unsigned &c, unsigned
     ptx_ld_global_v4_b32(a, b, c, d, shared_at(from, 16));
 }
 static void ptx_st_shared_b32(unsigned to, unsigned a) { put(shared_at(to, 4), a, 0, 0, 0, 1); }
+static void ptx_st_shared_v2_b32(unsigned to, unsigned a, unsigned b) { put(shared_at(to, 8), a, b, 0, 0, 2); }
 static void ptx_st_shared_v4_b32(unsigned to, unsigned a, unsigned b, unsigned c, unsigned d) { put(shared_at(to, 16), a, b, c, d, 4); }
 
 /* Copies that the kernel waits for later arrive at once: what is read too early is not found here. */
@@ -532,6 +554,58 @@ static void ptx_cp_async_bulk_tensor_2d_shared_cluster_global_tile_mbarrier_comp
     bring_box(to, map, barrier, x, y, mask);
 }
 static void ptx_cp_async_bulk_prefetch_tensor_2d_L2_global_tile(const void *, int, int) {}
+
+/* Boxes on their way out are read when the thread that sent them waits for that: as late as can be. */
+struct sent {
+    box of;
+    unsigned thread;
+    bool adds;
+};
+static sent outgoing[MOST_BOXES];
+static unsigned outgoing_count;
+
+static void send_box(const void *map, int x, int y, unsigned from, bool adds)
+{
+    must_have_begun("a box of an out");
+    if (outgoing_count == MOST_BOXES)
+        fprintf(stderr, "too many boxes on their way out\n"), abort();
+    sent &s = outgoing[outgoing_count++];
+    memcpy(s.of.word, map, sizeof s.of.word);
+    s.of.to = from, s.of.blocks = rank, s.of.x = x, s.of.y = y;
+    s.thread = now, s.adds = adds;
+}
+static void store_box(const sent &s)
+{
+    const box &b = s.of;
+    const unsigned width = (unsigned)b.word[4], height = (unsigned)b.word[5], size = b.word[6] == 7 ? 4 : 2;
+    for (unsigned r = 0; r < height; r++)
+        for (unsigned c = 0; c < width; c++) {
+            const long x = b.x + (long)c, y = b.y + (long)r;
+            if (x < 0 || y < 0 || x >= (long)b.word[1] || y >= (long)b.word[2])
+                continue;
+            const char *from = blocks[b.blocks].shared + swizzled(b.to + (r * width + c) * size, width * size == 128);
+            char *to = (char *)b.word[0] + y * b.word[3] + size * x;
+            if (!s.adds)
+                memcpy(to, from, size);
+            else if (size == 4)
+                ptx_red_global_add_f32(to, load<float>(from));
+            else
+                ptx_red_global_add_noftz_bf16(to, load<uint16_t>(from));
+        }
+}
+static void ptx_cp_async_bulk_wait_group_read(...)
+{
+    for (unsigned i = 0; i < outgoing_count;)
+        if (outgoing[i].thread == now)
+            store_box(outgoing[i]), outgoing[i] = outgoing[--outgoing_count];
+        else
+            i++;
+}
+#define ptx_cp_async_bulk_wait_group ptx_cp_async_bulk_wait_group_read
+static void ptx_cp_async_bulk_commit_group() {}
+static void ptx_fence_proxy_async_shared_cta() {}
+static void ptx_cp_async_bulk_tensor_2d_global_shared_cta_tile_bulk_group(const void *map, int x, int y, unsigned from) { send_box(map, x, y, from, false); }
+static void ptx_cp_reduce_async_bulk_tensor_2d_global_shared_cta_add_tile_bulk_group(const void *map, int x, int y, unsigned from) { send_box(map, x, y, from, true); }
 
 /* ---------------------------------------------------------------- Hopper: products of a warpgroup */
 

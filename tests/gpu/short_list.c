@@ -9,7 +9,7 @@
 
 static const char *const programs[] = {"gemm_residual_rms", "gemm_rms_swiglu",   "gemm_rms_lse", "gemm_swiglu_bwd",
                                        "gemm_rms_bwd",      "gemm_rms_bwd_twin", "gemm_wgrad",   "column_sum"};
-static const char *const schedules[] = {"portable", "direct", "warps"};
+static const char *const schedules[] = {"portable", "direct", "warps", "copied"};
 static const int64_t sizes[] = {200, 256};
 
 static coda_dims dims_of(const coda_program *program, int64_t size)

@@ -11,11 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const schedules[] = {NULL, "portable", "direct", "warps"};
+static const char *const schedules[] = {NULL, "portable", "direct", "warps", "copied"};
 enum { SCHEDULES = sizeof schedules / sizeof *schedules, MOST_REPORTS = 12 };
 static const char *const placings[] = {"aligned", "packed", "odd"};
 
-/* Programs without a product: runs longer than a warp's step and than the matrix, runs read back, halves, pairs, both kinds
+/* Programs without a product (and sums of 16 bits with one): runs longer than a warp's step and than the matrix, runs read back, halves, pairs, both kinds
  * of reductions at once, types of every width, vectors of rows and columns as outs. */
 static const char passes[] =
     "program pass_long_runs { in x : bf16[M, N]; out a : f32[M, N/1024] = logsumexp(x, N:1024)\n"
@@ -29,7 +29,10 @@ static const char passes[] =
     "program pass_pairs { in x : f32[M, N]; even, odd = pairs(x); out y : f32[M, N/2] = silu(even) * odd }\n"
     "program pass_vectors { in a : f32[M, N]; in t : i32[M]; in g : f32[N]\n"
     "  out h : f32[N] = g * 2; out p : f32[M] = pick(a, t); out r : f32[M] = t + 1; out o : bf16[M, N] = onehot(t, N) "
-    "* g; out y : f32[M, N] += a }\n";
+    "* g; out y : f32[M, N] += a }\n"
+    "program pass_sums { in x : f32[M, N]; l, h = pairs(x); out y : bf16[M, N] += cast(x * 1.7, bf16)\n"
+    "  out z : f16[M, N/2] += cast(l * h, f16) }\n"
+    "program product_sum { in dZ : bf16[M, V]; in A : bf16[M, K]; out dW : bf16[V, K] += cast(dZ.T @ A, bf16) }\n";
 
 struct run {
     coda_device *device;

@@ -235,7 +235,7 @@ static int encode(struct tensor_map *map, int type, uint32_t rank, void *base, c
                   const uint64_t *strides, const uint32_t *box, const uint32_t *element_strides, int interleave,
                   int swizzle, int promotion, int fill)
 {
-    (void)type, (void)rank, (void)element_strides, (void)interleave, (void)swizzle, (void)promotion, (void)fill;
+    (void)rank, (void)element_strides, (void)interleave, (void)swizzle, (void)promotion, (void)fill;
     count(&stub.counts.maps);
     memset(map, 0, sizeof *map);
     map->word[0] = (uint64_t)(uintptr_t)base;
@@ -244,6 +244,7 @@ static int encode(struct tensor_map *map, int type, uint32_t rank, void *base, c
     map->word[3] = strides[0];
     map->word[4] = box[0];
     map->word[5] = box[1];
+    map->word[6] = (uint64_t)type;
     return 0;
 }
 

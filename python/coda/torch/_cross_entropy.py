@@ -6,7 +6,8 @@ import math
 import torch
 
 from .._program import Module, standard_module
-from ._cross_entropy_text import BY_EXPONENTIALS, GRADIENTS, by_pass
+from . import _cross_entropy_parts as parts_of
+from . import _cross_entropy_text as text_of
 from ._launch import CODA_DTYPE, device_key
 from ._operator import LIBRARY, Underived, refuse_unserved_modes
 from ._sequence import Sequence
@@ -16,8 +17,9 @@ class _Head:
     """The launches of one type and set of options: each takes the memory of its outs."""
 
     def __init__(self, dtype, cap, smooth):
-        own = Module.parse((by_pass(cap, smooth) + GRADIENTS).replace("bf16", dtype), "linear_cross_entropy")
-        for program in own:
+        texts = text_of.by_pass(cap, smooth) + text_of.GRADIENTS
+        texts += "".join(map(text_of.weight_gradient, ("alone", "first", "added", "rounded")))
+        for program in Module.parse(texts.replace("bf16", dtype), "linear_cross_entropy"):
             setattr(self, program.name, _run([program], program.operands, program.parameters))
         dgrad = standard_module() if dtype == "bf16" else standard_module().retype("bf16", dtype)
         program = dgrad["gemm_dgrad"]
@@ -25,20 +27,34 @@ class _Head:
 
 
 class _Exponentials:
-    """The launches that need no pass over the logits, of one type."""
+    """The launches of a chunk that need no pass over the logits, as one list: with the gradient of x in so many parts (0: without),
+    and with that of the weight if a kind is named. The parts are added up at the beginning of the next list (after), so that it
+    may overlap the product there."""
 
-    ARGUMENTS = {"A": "exponentials", "W": "exponentials", "C": "finish", "t": "finish", "S": "runs",
-                 "P": "finish", "w": "finish", "u": "finish", "ce": "finish", "zl": "finish", "s": "finish", "E": "finish"}
+    def __init__(self, dtype, parts, kind, after):
+        texts = text_of.parts_together(parts, "Q", "r", "dY", "L") if after else ""
+        texts += text_of.by_exponentials(dtype == "f32")
+        if kind is not None and parts != 1:
+            texts += text_of.SCALED_ROWS
+        if parts == 1:
+            texts += text_of.INPUT_GRADIENT if kind is None else text_of.INPUT_GRADIENT_AND_SCALED_ROWS
+        if kind is not None:
+            texts += text_of.weight_gradient(kind, "E", "H")
+        if parts > 1:
+            texts += text_of.parts_of_input_gradient(parts)
+        programs = list(Module.parse(texts.replace("bf16", dtype), "linear_cross_entropy"))
+        names = ["A", "W", "C", "t", "S", "P", "w", "u", "ce", "zl", "s", "E", *(["H", "dW"] if kind else []),
+                 *(["dX"] if parts == 1 else [f"{n}{i}" for i in range(parts) for n in "EWP"]),
+                 *(["r", "dY", *(f"Q{i}" for i in range(parts))] if after else [])]
+        operands = {}
+        for o in (o for program in programs for o in program.operands if all(map(str.isidentifier, o.dims))):
+            if o.name not in operands or o.role != "in":
+                operands[o.name] = o
+        self._names = names
+        self._run = _run(programs, [operands[n] for n in names], ["shift", "ignore", "z_loss"])
 
-    def __init__(self, dtype):
-        own = Module.parse(BY_EXPONENTIALS.replace("bf16", dtype), "linear_cross_entropy")
-        guess, *forward, scaled, input_gradient, both = own
-        arguments = [next(o for o in own[program].operands if o.name == name) for name, program in self.ARGUMENTS.items()]
-        self.guess = _run([guess], guess.operands, [])
-        self.forward = _run(forward, arguments, ["shift", "ignore", "z_loss"])
-        self.scaled_rows = _run([scaled], scaled.operands, [])
-        self.input_gradient = _run([input_gradient], input_gradient.operands, [])
-        self.input_gradient_and_scaled_rows = _run([both], both.operands, [])
+    def run(self, key, given, *parameters):
+        self._run(key, *(given[n] for n in self._names), *parameters)
 
 
 def _run(programs, arguments, parameters):
@@ -51,13 +67,24 @@ def _head_of(dtype, cap, smooth):
 
 
 @functools.lru_cache(None)
-def _exponentials_of(dtype):
-    return _Exponentials(CODA_DTYPE[dtype])
+def _exponentials_of(dtype, *form):
+    return _Exponentials(CODA_DTYPE[dtype], *form)
+
+
+@functools.lru_cache(None)
+def _guess_of(dtype):
+    (program,) = Module.parse(text_of.GUESS.replace("bf16", CODA_DTYPE[dtype]), "linear_cross_entropy")
+    return _run([program], program.operands, [])
 
 
 def chunk_rows(rows: int, width: int) -> int:
     """Rows of a chunk: enough for full matrix products, and no more logits than twice the weight."""
     return min(rows, max(1024, -(-2 * width // 128) * 128))
+
+
+def lean_rows(width: int) -> int:
+    """A quarter of the width: tiles of 256 rows, but for a few rows' memory that vectors take."""
+    return max(256, width // 4 // 256 * 256) - 4
 
 
 class _Chunks:
@@ -69,23 +96,18 @@ class _Chunks:
         self.head = _head_of(x.dtype, self.cap > 0, self.smoothing > 0)
         self.key, self.rows, self.vocabulary = device_key(x), x.shape[0], weight.shape[0]
         self.chunk = chunk or chunk_rows(self.rows, x.shape[1])
-        # A chunk of so few rows that the tiles of its input's gradient fill less than a quarter of a GPU: the library's
-        # product splits the sum over the vocabulary.
-        self.few_tiles = x.is_cuda and x.dtype is not torch.float32 and \
-            -(-min(self.chunk, self.rows) // 128) * -(-x.shape[1] // 256) * 4 < \
-            torch.cuda.get_device_properties(x.device).multi_processor_count
-
+        self.parts = parts_of.count(x, min(self.chunk, self.rows), self.vocabulary)
         # exp(z - c) needs the exponents of bf16; what else goes with it than z loss would be another pass.
-        self.by_exponentials = self.cap == 0 and self.smoothing == 0 and not self.few_tiles and \
-            x.dtype is not torch.float16
+        self.by_exponentials = self.cap == 0 and self.smoothing == 0 and x.dtype is not torch.float16 and \
+            self.vocabulary <= text_of.MOST_COLUMNS
 
-    def run(self, w=None, u=None, dx=None, add=None):
-        """Returns ce and zl of every row; fills dx, and calls add(logits' gradient, rows of x) for the weight's."""
+    def run(self, w=None, u=None, dx=None, dw=None):
+        """Returns ce and zl of every row; fills dx, and gives dw its sums."""
         losses = self.row(self.rows), self.row(self.rows)
         if w is not None and self.by_exponentials:
-            self._run_by_exponentials(w, u, dx, add, *losses)
+            self._run_by_exponentials(w, u, dx, dw, *losses)
         else:
-            self._run_by_pass(w, u, dx, add, *losses)
+            self._run_by_pass(w, u, dx, dw, *losses)
         return losses
 
     def row(self, *shape):
@@ -95,7 +117,7 @@ class _Chunks:
         for first in range(0, self.rows, self.chunk):
             yield slice(first, min(first + self.chunk, self.rows))
 
-    def _run_by_pass(self, w, u, dx, add, ce, zl):
+    def _run_by_pass(self, w, u, dx, dw, ce, zl):
         x, head, key, row = self.x, self.head, self.key, self.row
         n, v, runs = min(self.chunk, self.rows), self.vocabulary, -(-self.vocabulary // 128)
         cap = (self.cap,) if self.cap else ()
@@ -119,74 +141,74 @@ class _Chunks:
             head.gradient(key, z, l, t, w[rows], u[rows], z, self.ignore, *smooth, self.z_loss, *cap)
             if dx is not None:
                 self._input_gradient(z, dx[rows])
-            if add is not None:
-                add(z, a)
+            if dw is not None:
+                kind, total = dw.next()
+                getattr(head, f"weight_gradient_{kind}")(key, z, a, total)
 
-    def _run_by_exponentials(self, w, u, dx, add, ce, zl):
-        x, head, key, row = self.x, _exponentials_of(self.x.dtype), self.key, self.row
+    def _run_by_exponentials(self, w, u, dx, dw, ce, zl):
+        x, weight, key, row, parts = self.x, self.weight, self.key, self.row, 0 if dx is None else self.parts
         n, v, runs = min(self.chunk, self.rows), self.vocabulary, -(-self.vocabulary // 128)
-        step = -(-v // 256)
-        some = self.weight[::step]
-        e, scaled = x.new_empty(n, v), None if add is None else x.new_empty(n, x.shape[1])
-        sums, fewer, factor = row(n, runs), row(n, -(-runs // 128)), row(n)
+        some = weight[::-(-v // 256)]
         guessed = row(self.rows, -(-some.shape[0] // 128))
-        head.guess(key, x, some, guessed)
-        for rows in self._slices():
-            k = rows.stop - rows.start
-            a, z, s = x[rows], e[:k], factor[:k]
-            head.forward(key, a, self.weight, guessed[rows], self.target[rows], sums[:k], fewer[:k], w[rows], u[rows],
-                         ce[rows], zl[rows], s, z, math.log(v / some.shape[0]), self.ignore, self.z_loss)
-            if dx is not None and add is not None:
-                head.input_gradient_and_scaled_rows(key, z, self.weight, s, a, dx[rows], scaled[:k])
-            elif dx is not None:
-                head.input_gradient(key, z, self.weight, s, dx[rows])
-            else:
-                head.scaled_rows(key, a, s, scaled[:k])
-            if add is not None:
-                add(z, scaled[:k])
+        _guess_of(x.dtype)(key, x, some, guessed)
+        memory, totals, factors = x.new_empty(n * v), row(n, 1), row(n)
+        # Of few rows the gradient of x comes last, and its place holds their sums, then the rows with factors.
+        sums = None if parts > 1 and 2 * runs <= x.shape[1] else row(n, runs)
+        scaled = None if dw is None or parts > 1 else x.new_empty(n, x.shape[1])
+        first, before = 0, None  # the sums, factors and gradient of x of the chunk before
+        while first < self.rows:
+            k, given = min(n, self.rows - first), {}
+            if before is not None:
+                given.update(zip((*(f"Q{i}" for i in range(parts)), "r", "dY"), before))
+            if parts > 1:
+                p, k = parts_of.place(memory, dx, first, k, v, parts)
+                given.update((f"P{i}", t) for i, t in enumerate(p))
+            rows = slice(first, first + k)
+            e, own = memory[:k * v].view(k, v), None if dx is None else dx[rows]
+            if parts > 1:
+                given.update(zip((f"{n}{i}" for i in range(parts) for n in "EW"), parts_of.cut(e, weight, parts)))
+            kind, given["dW"] = (None, None) if dw is None else dw.next()
+            given.update(A=x[rows], W=weight, C=guessed[rows], t=self.target[rows], w=w[rows], u=u[rows], ce=ce[rows], zl=zl[rows],
+                         E=e, P=totals[:k], s=factors[:k], dX=own, H=own if scaled is None else scaled[:k],
+                         S=own.view(-1).view(torch.float32)[:k * runs].view(k, runs) if sums is None else sums[:k])
+            launches = _exponentials_of(x.dtype, parts, kind, before is not None)
+            launches.run(key, given, math.log(v / some.shape[0]), self.ignore, self.z_loss)
+            first, before = first + k, (*p, factors[:k], own) if parts > 1 else None
+        if before is not None:
+            parts_of.together(x.dtype, parts)(key, *before)
 
     def _input_gradient(self, dz, dx):
         """dz @ weight."""
-        if not self.few_tiles:
+        if self.parts == 1:
             return self.head.dgrad(self.key, dz, self.weight, dx)
-        matmul = torch.backends.cuda.matmul
-        kind = f"allow_{'bf16' if dx.dtype is torch.bfloat16 else 'fp16'}_reduced_precision_reduction"
-        before = getattr(matmul, kind)
-        setattr(matmul, kind, False)  # partial sums stay f32
-        torch.mm(dz, self.weight, out=dx)
-        setattr(matmul, kind, before)
+        sums, one = self.row(self.parts, *dx.shape), dx.new_ones(dx.shape[0], dtype=torch.float32)
+        parts_of.launches(dx.dtype, self.parts)(self.key, *parts_of.cut(dz, self.weight, self.parts), *sums, one, dx)
 
     def several(self):
         return self.chunk < self.rows
 
 
 class _WeightGradient:
-    """The weight's gradient, added up over chunks: without loss in f32, or in two words of a 16-bit type; in one word of it,
-    which is rounded with every chunk, if not `exact`."""
+    """The weight's gradient, added up over chunks in f32, or if not `exact` in its type, which rounds with every chunk."""
 
     def __init__(self, chunks, exact, main_grad=None):
-        self.head, self.key, weight = chunks.head, chunks.key, chunks.weight
-        self.low, self.value, self.first = None, main_grad, main_grad is None
-        if main_grad is None:
-            self.value = torch.empty_like(weight, memory_format=torch.contiguous_format)
-            if weight.dtype is torch.float32:
-                self.value.zero_()
-            elif chunks.several() and exact:
-                self.low = torch.empty_like(self.value)
+        self.head, self.key, self.weight, self.sums = chunks.head, chunks.key, chunks.weight, main_grad
+        self.in_f32 = main_grad is not None or (chunks.several() and exact) or self.weight.dtype is torch.float32
 
-    def add(self, dz, a):
-        head, key = self.head, self.key
-        if self.value.dtype is torch.float32:
-            head.weight_gradient_added(key, dz, a, self.value)
-        elif self.low is None and self.first:
-            head.weight_gradient(key, dz, a, self.value)
-        elif self.low is None:
-            head.weight_gradient_rounded(key, dz, a, self.value, self.value)
-        elif self.first:
-            head.weight_gradient_first(key, dz, a, self.value, self.low)
-        else:
-            head.weight_gradient_next(key, dz, a, self.value, self.low, self.value, self.low)
-        self.first = False
+    def next(self):
+        """What the next chunk's program does, and where to."""
+        if self.sums is not None:
+            return "added" if self.in_f32 else "rounded", self.sums
+        self.sums = self.weight.new_empty(self.weight.shape, dtype=torch.float32 if self.in_f32 else None)
+        return "first" if self.in_f32 else "alone", self.sums
+
+    def finish(self):
+        """The gradient, in the weight's type."""
+        if self.sums.dtype is self.weight.dtype:
+            return self.sums
+        value = self.weight.new_empty(self.weight.shape)
+        self.head.weight_gradient_of_sums(self.key, self.sums, value)
+        return value
 
 
 # ---------------------------------------------------------------- operators
@@ -230,9 +252,9 @@ def _forward(x, weight, target, reduction, ignore, smoothing, cap, z_loss, chunk
     chunks = _Chunks(x, weight, target, _options(ignore, smoothing, cap, z_loss), chunk)
     dx = x.new_empty(x.shape) if need_x else None
     dw = _WeightGradient(chunks, exact) if need_w else None
-    ce, zl = chunks.run(scale, scale, dx, dw and dw.add) if need_x or need_w else chunks.run()
+    ce, zl = chunks.run(scale, scale, dx, dw) if need_x or need_w else chunks.run()
     loss, zl = _reduce(ce, zl, scale, reduction)
-    return loss, zl, none if dx is None else dx, none.clone() if dw is None else dw.value
+    return loss, zl, none if dx is None else dx, none.clone() if dw is None else dw.finish()
 
 
 def _fake_forward(x, weight, target, reduction, ignore, smoothing, cap, z_loss, chunk, exact, need_x, need_w):
@@ -250,10 +272,10 @@ def _backward(x, weight, target, w, u, main_grad, ignore, smoothing, cap, z_loss
     chunks = _Chunks(x, weight, target, _options(ignore, smoothing, cap, z_loss), chunk)
     dx = x.new_empty(x.shape) if need_x else None
     dw = _WeightGradient(chunks, exact, main_grad) if need_w else None
-    chunks.run(w.contiguous(), u.contiguous(), dx, dw and dw.add)
+    chunks.run(w.contiguous(), u.contiguous(), dx, dw)
     if main_grad is not None and need_w:
         torch.autograd.graph.increment_version(main_grad)
-    return none if dx is None else dx, none.clone() if dw is None or main_grad is not None else dw.value
+    return none if dx is None else dx, none.clone() if dw is None or main_grad is not None else dw.finish()
 
 
 def _fake_backward(x, weight, target, w, u, main_grad, ignore, smoothing, cap, z_loss, chunk, exact, need_x, need_w):

@@ -68,14 +68,29 @@ program gradient {{
 # weight's in x. A row of which c was no good guess is marked, since E overflows there or nothing of what counts is left of
 # it. Where one is, the GPU goes on to the programs with `when`: the log-sum-exp of those rows, safe for all logits, then E
 # again with that for c. Rows that were not marked keep their bits.
-BY_EXPONENTIALS = """
+MOST_COLUMNS = 128 * 4096  # two levels of runs
+GUESS = """
 program guess {
     in  A : bf16[M, K]
     in  some : bf16[G, K]           # columns of the logits
     z = A @ some.T
     out C : f32[M, G/128] = logsumexp(z, G:128)
 }
-program exponentials {
+"""
+_RUNS_AGAIN = """
+program runs_again {
+    in  Y : f32[M, R]
+    in  marked : f32[M]
+    when marked
+    out P : f32[M, R/4096] = sum(Y, R:4096)
+}
+"""
+
+
+def by_exponentials(wide: bool) -> str:
+    """wide: in f32, where a log-sum-exp is not exact enough for its exponentials to add up to 1."""
+    return f"""
+program exponentials {{
     in  A : bf16[M, K]
     in  W : bf16[V, K]
     in  C : f32[M, X]
@@ -86,62 +101,51 @@ program exponentials {
     out E : bf16[M, V]    = e
     out S : f32[M, V/128] = sum(e, V:128)
     out T : f32[M]        = pick(z, t)
-}
-program runs {
+}}
+program runs {{
     in  S : f32[M, R]
-    out P : f32[M, R/128] = sum(S, R:128)
-}
-program marks {
-    in  P : f32[M, Q]
-    out marked : f32[M] = 1 - (abs(log(sum(P, Q))) < 45)    # NaN too
-}
-program logits_again {
+    p = sum(S, R:4096)              # the whole row: R is no more
+    out P : f32[M, R/4096] = p
+    out marked : f32[M, R/4096] = 1 - (abs(log(p)) < 45)    # NaN too
+}}
+program logits_again {{
     in  A : bf16[M, K]
     in  W : bf16[V, K]
     in  marked : f32[M]
     when marked
     z = A @ W.T
     out S : f32[M, V/128] = logsumexp(z, V:128)
-}
-program logit_runs_again {
-    in  S : f32[M, R]
-    in  marked : f32[M]
-    when marked
-    out B : f32[M, R/128] = logsumexp(S, R:128)
-}
-program exponentials_again {
+}}
+program exponentials_again {{
     in  A : bf16[M, K]
     in  W : bf16[V, K]
     in  C : f32[M, X]
-    in  B : f32[M, Q]
+    in  S : f32[M, R]
     in  marked : f32[M]
     in  t : i32[M]
     param shift = 0
     when marked
+    b = logsumexp(S, R)
     z = A @ W.T
-    e = exp(z - where(marked, logsumexp(B, Q), logsumexp(C, X) + shift))
+    e = exp(z - where(marked, b, logsumexp(C, X) + shift))
     out E : bf16[M, V]    = e
-    out S : f32[M, V/128] = sum(e, V:128)
+    out B : f32[M]        = b
     out T : f32[M]        = pick(z, t)
-}
-program runs_again {
-    in  S : f32[M, R]
-    in  marked : f32[M]
-    when marked
-    out P : f32[M, R/128] = sum(S, R:128)
-}
+    {"out Y : f32[M, V/128] = sum(e, V:128)" if wide else ""}
+}}
+{_RUNS_AGAIN if wide else ""}
 # Losses, the factor of every row, and the element at the target: of s E the gradient of w ce + u zl.
-program finish {
+program finish {{
     in  C : f32[M, X]
-    in  P, B : f32[M, Q]
-    in  marked, T : f32[M]
+    in  P : f32[M, Q]
+    in  B, marked, T : f32[M]
     in  t : i32[M]
     in  w, u : f32[M]
     param shift = 0
     param ignore = -100
     param z_loss = 0
-    c = where(marked, logsumexp(B, Q), logsumexp(C, X) + shift)
-    sum = sum(P, Q)
+    c = where(marked, B, logsumexp(C, X) + shift)
+    sum = {"sum(P, Q)" if wide else "where(marked, 1, sum(P, Q))"}
     lse = c + log(sum)
     live = where(t == ignore, 0, w)
     spread = where(t == ignore, 0, w + 2 * z_loss * lse * u)
@@ -153,18 +157,27 @@ program finish {
     out zl : f32[M] = where(t == ignore, 0, z_loss * lse * lse)
     out s : f32[M] = factor / sum * where(near == 0, 1, e / near)
     out E[t] : bf16[M, V] = e
-}
+}}
+"""
+
+
+# With all that is made of them. H: rows of x with their factors.
+SCALED_ROWS = """
 program scaled_rows {
     in  A : bf16[M, K]
     in  s : f32[M]
     out H : bf16[M, K] = A * s
 }
+"""
+INPUT_GRADIENT = """
 program input_gradient {
     in  E : bf16[M, V]
     in  W : bf16[V, K]
     in  s : f32[M]
     out dX : bf16[M, K] = (E @ W) * s
 }
+"""
+INPUT_GRADIENT_AND_SCALED_ROWS = """
 program input_gradient_and_scaled_rows {
     in  E : bf16[M, V]
     in  W : bf16[V, K]
@@ -175,6 +188,42 @@ program input_gradient_and_scaled_rows {
 }
 """
 
+
+def parts_of_input_gradient(parts: int) -> str:
+    """Where rows are so few that their tiles leave a GPU idle: sums over parts of the vocabulary, side by side."""
+    return "".join(f"""
+program part{i} {{
+    in  E{i} : bf16[M, V{i}]
+    in  W{i} : bf16[V{i}, K]
+    out P{i} : f32[M, K] = E{i} @ W{i}
+}}
+""" for i in range(parts))
+
+
+def parts_together(parts: int, name: str = "P", factor: str = "s", gradient: str = "dX", rows: str = "M") -> str:
+    sums = [f"{name}{i}" for i in range(parts)]
+    return f"""
+program parts_together {{
+    in  {", ".join(sums)} : f32[{rows}, K]
+    in  {factor} : f32[{rows}]
+    out {gradient} : bf16[{rows}, K] = ({" + ".join(sums)}) * {factor}
+}}
+"""
+
+
+def weight_gradient(kind: str, left: str = "dZ", right: str = "A") -> str:
+    """alone: that of one chunk. first, added: f32 sums over chunks. rounded: the sum in the weight's type."""
+    out = {"alone": "bf16[V, K] = {}", "first": "f32[V, K] = {}", "added": "f32[V, K] += {}",
+           "rounded": "bf16[V, K] += cast({}, bf16)"}[kind]
+    return f"""
+program weight_gradient_{kind} {{
+    in  {left} : bf16[M, V]
+    in  {right} : bf16[M, K]
+    out dW : {out.format(f"{left}.T @ {right}")}
+}}
+"""
+
+
 GRADIENTS = """
 # A gradient that was made in the forward, times the one that arrives, which is mostly 1.
 program scaled {
@@ -184,39 +233,8 @@ program scaled {
     when less_one
     out H : bf16[M, K] = G * d
 }
-program weight_gradient {
-    in  dZ : bf16[M, V]
-    in  A : bf16[M, K]
-    out dW : bf16[V, K] = dZ.T @ A
-}
-program weight_gradient_added {
-    in  dZ : bf16[M, V]
-    in  A : bf16[M, K]
-    out dW : f32[V, K] += dZ.T @ A
-}
-program weight_gradient_rounded {
-    in  dZ : bf16[M, V]
-    in  A : bf16[M, K]
-    in  before : bf16[V, K]
-    out dW : bf16[V, K] = dZ.T @ A + before
-}
-# The sum over chunks in two bf16 words: hi is the gradient in the end, lo what its rounding lost. As exact as an f32 sum,
-# in half of the memory at the end, and 16-bit tiles are what the fastest schedules load and store.
-program weight_gradient_first {
-    in  dZ : bf16[M, V]
-    in  A : bf16[M, K]
-    d = dZ.T @ A
-    h = cast(d, bf16)
-    out hi : bf16[V, K] = h
-    out lo : bf16[V, K] = d - h
-}
-program weight_gradient_next {
-    in  dZ : bf16[M, V]
-    in  A : bf16[M, K]
-    in  hi, lo : bf16[V, K]
-    d = dZ.T @ A + lo + hi
-    h = cast(d, bf16)
-    out hi2 : bf16[V, K] = h
-    out lo2 : bf16[V, K] = d - h
+program weight_gradient_of_sums {
+    in  sums : f32[V, K]
+    out dW : bf16[V, K] = sums
 }
 """

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 
 from ._blocks import OPERATORS
-from ._cross_entropy import MEAN, NONE, SUM
+from ._cross_entropy import MEAN, NONE, SUM, lean_rows
 from ._operator import COMPUTE_DTYPES
 
 _linear, _swiglu = OPERATORS["linear"], OPERATORS["linear_swiglu"]
@@ -385,7 +385,8 @@ def attention_output_mlp_rope(y, residual, output, norm_weight, gate, up, down, 
 
 
 def linear_cross_entropy(x, weight, target, *, ignore_index=-100, reduction="mean", label_smoothing=0.0, softcap=0.0,
-                         z_loss=0.0, main_grad=None, chunk_rows=None, recompute=None, exact=True):
+                         z_loss=0.0, main_grad=None, chunk_rows=None, recompute=None, exact=True,
+                         lean=False):
     """`cross_entropy(x @ weight.T, target)` whose logits exist for one chunk of rows at a time.
 
     x           [..., K], or a Normed;  weight  [V, K], the head;  target  integers of x's leading dimensions
@@ -396,9 +397,10 @@ def linear_cross_entropy(x, weight, target, *, ignore_index=-100, reduction="mea
     recompute   False: gradients are made in the forward, while the logits are there (three products). True: the backward
                 makes the logits again (four products, no memory kept between). None: False where it is possible, which
                 is: "mean" or "sum", no z_loss, no main_grad
-    exact       how the gradient of a 16-bit weight adds up over chunks: without loss, in twice its memory; False: rounded to
-                its type with every chunk
+    exact       the gradient of a 16-bit weight adds up over chunks in f32, in three times its memory at the end; False: in
+                its own type, rounded with every chunk
     chunk_rows  rows whose logits exist at a time; None: as many as make them at most twice the weight
+    lean        True: the least memory that costs little time: exact=False, and logits of a quarter of the weight
 
     The loss is f32. Losses of ignored targets are 0; a mean over none is NaN, as in torch.
     """
@@ -426,6 +428,10 @@ def linear_cross_entropy(x, weight, target, *, ignore_index=-100, reduction="mea
                          f"{list(weight.shape)} on {weight.device}")
     if chunk_rows is not None and chunk_rows < 1:
         raise ValueError(f"{name}: chunk_rows is {chunk_rows}; expected at least 1")
+    if lean:
+        if chunk_rows is not None:
+            raise ValueError(f"{name}: lean=True chooses chunk_rows; {chunk_rows} was given beside it")
+        chunk_rows, exact = lean_rows(weight.shape[1]), False
     loss, z = torch.ops.coda.linear_cross_entropy(
         matrix, weight, rows, main_grad, modes[reduction], ignore_index, float(label_smoothing), float(softcap),
         float(z_loss), chunk_rows or 0, bool(required if recompute is None else recompute), bool(exact))

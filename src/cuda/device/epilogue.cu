@@ -221,6 +221,62 @@ INLINE void add_pairs(char *p, const float *v)
 }
 #define ADD_f32x8(p, v, count, wide) (FAST ? add_pairs(p, v) : add_f32x8(p, v, count, wide))
 
+#if __CUDA_ARCH__ >= 900
+/* out += in 16 bits: the value is rounded, memory adds and rounds. */
+#define HALF_SUMS(type, packed)                                                                                        \
+    INLINE void add_some_##type(char *p, const u32 *w, int count, int all)                                             \
+    {                                                                                                                  \
+        UNROLL for (int i = 0; i < all; i++) if (i < count) asm volatile("red.global.add.noftz." #type " [%0], %1;" :: \
+                                                                             "l"(p + 2 * i),                           \
+                                                                             "h"((u16)(w[i / 2] >> 16 * (i & 1)))      \
+                                                                         : "memory");                                  \
+    }                                                                                                                  \
+    INLINE void add_words_##type(char *p, const u32 *w, int count, bool wide)                                          \
+    {                                                                                                                  \
+        if (wide && count >= 8)                                                                                        \
+            asm volatile("red.global.add.noftz.v4." packed " [%0], {%1,%2,%3,%4};" ::"l"(p), "r"(w[0]), "r"(w[1]),     \
+                         "r"(w[2]), "r"(w[3])                                                                          \
+                         : "memory");                                                                                  \
+        else                                                                                                           \
+            add_some_##type(p, w, count, 8);                                                                           \
+    }                                                                                                                  \
+    INLINE void add_##type##x8(char *p, const float *v, int count, bool wide)                                          \
+    {                                                                                                                  \
+        u32 w[4];                                                                                                      \
+        pack_##type##_2(w, v, 8);                                                                                      \
+        add_words_##type(p, w, count, wide);                                                                           \
+    }                                                                                                                  \
+    INLINE void add_##type##x4(char *p, const float *v, int count, bool wide)                                          \
+    {                                                                                                                  \
+        u32 w[2];                                                                                                      \
+        pack_##type##_2(w, v, 4);                                                                                      \
+        if (wide && count >= 4)                                                                                        \
+            asm volatile("red.global.add.noftz.v2." packed " [%0], {%1,%2};" ::"l"(p), "r"(w[0]), "r"(w[1])            \
+                         : "memory");                                                                                  \
+        else                                                                                                           \
+            add_some_##type(p, w, count, 4);                                                                           \
+    }
+HALF_SUMS(bf16, "bf16x2")
+HALF_SUMS(f16, "f16x2")
+#endif
+
+/* Eight columns of a product as a bf16 out. */
+#if EPILOGUE_ASIDE
+#define PRODUCT(k) acc.w[k][b][h]
+#define add_product add_words_bf16
+INLINE void put_product(char *p, const u32 *w, int count, bool wide)
+{
+    if (wide && count >= 8)
+        store_bytes_16(p, w);
+    else
+        store_some_2(p, w, count < 8 ? count : 8, 8);
+}
+#else
+#define PRODUCT(k) acc.v[k][b][h]
+#define add_product add_bf16x8
+#define put_product put_bf16x8
+#endif
+
 /* Row values of `rows` rows from `first` on, by so many threads. */
 INLINE void fill_values(const Params &P, float *values, int first, int rows, bool store, int thread, int threads)
 {

@@ -8,7 +8,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) KERNEL(const __grid_constan
     block.left = shared_address(shared);
     block.right = block.left + STAGES * LEFT_BYTES;
     block.rounded = next;
-    next += EPILOGUE_ASIDE ? 2 * BAND_BYTES : 0;
+    next += ROUNDS ? 2 * BAND_BYTES : 0;
     block.slots = shared_address(next);
     next += SLOTS * COPY_BYTES * 96;
     block.full = shared_address(next), block.empty = block.full + 8 * STAGES;

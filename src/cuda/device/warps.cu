@@ -7,8 +7,25 @@
 #define SLOT_BYTES (SLOTS > 0 ? COPY_BYTES * 32 : 0) /* what a warp reads for a group, besides accumulators */
 #define WARP_SLOTS (SLOTS * SLOT_BYTES)
 #define UNIT_UNROLL (SLOTS > 0 || ROTATIONS || BLOCKS > 2 ? 1 : 2) /* groups whose instructions mix */
-#define SLAB_BYTES (16 * ROW_BYTES)
 #define EPILOGUE_WARPS 3
+
+/* Where block b of group c of a half lies in shared memory. */
+INLINE int kept_block(int c, int b) { return SPREAD ? c * BLOCKS + b : coda_block(c, b); }
+INLINE void take_accumulators(Accumulators &acc, u32 rows, int c, int lane)
+{
+    const int row = lane >> 2, quad = lane & 3;
+    UNROLL for (int a = 0; a < ACCUMULATORS; a++)
+    UNROLL for (int b = 0; b < BLOCKS; b++)
+    UNROLL for (int h = 0; h < 2; h++)
+        shared_load_16(acc.w[a][b][h],
+                       chunk_at(rows, row + 8 * h, 4 * (a * (HALF_COLUMNS / 32) + kept_block(c, b)) + quad));
+    __syncwarp(); /* coda_group may use the place for parts of runs of rows */
+}
+
+/* A tile in one register: registers are what these loops are short of. */
+INLINE u32 pack_tile(const Tile &tile) { return (u32)tile.m / TILE_ROWS << 16 | (u32)tile.n / PLACE_COLUMNS; }
+INLINE int packed_row(u32 tile) { return (tile >> 16) * TILE_ROWS; }
+INLINE int packed_column(u32 tile) { return (tile & 0xffff) * PLACE_COLUMNS; }
 
 /* 16 rows by half of a tile's columns: of its first or second half, or (SPREAD) every second group of columns. */
 struct Unit {
@@ -323,7 +340,12 @@ INLINE void run_consumer(const Params &P, const Block &block, int band, int thre
         }
         barrier_wait(empty, phase);
         phase ^= 1;
-        keep_rounded(d, rows, kept, lane);
+        Factors factors;
+        if (HAS_FACTORS) {
+            barrier_wait(block.values_full + 8 * (count & 1), count >> 1 & 1);
+            coda_factors(block.values + (count & 1) * VALUES * TILE_ROWS + 16 * slab + (lane >> 2), factors.of);
+        }
+        keep_rounded(d, factors, rows, kept, lane);
         if (t + block.clusters < block.tiles || !finish)
             hand_over(full, handed, lane);
         waits = unit_halves(is_narrow(P, t)) > 1;
