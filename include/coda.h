@@ -264,8 +264,8 @@ typedef struct coda_options {
     size_t size;          /* sizeof(coda_options); fields beyond it take their defaults */
     int tile_rows;        /* 0: the device's choice; else a size that the device offers */
     int tile_columns;     /* likewise */
-    const char *schedule; /* NULL: the device's choice; CUDA: "copied", "direct", "warps", "portable"; "cublas" for products
-                           * alone whose sizes are all given; CPU: "interpreted", no machine code for epilogues */
+    const char *schedule; /* NULL: the device's choice; CUDA: "copied", "direct", "warps", "portable", and
+                           * "cublas" for products alone whose sizes are all given; CPU: "interpreted", no machine code for epilogues */
     int exact;            /* 1: the epilogue must see the f32 accumulator, never one rounded to bf16 */
     int sets; /* 2 or more: coda_kernel_launch_sets may run so many sets of operands as one launch, for which
                            * CUDA compiles a second kernel (on Hopper; at most 8, where it can). 0: one after the other */
