@@ -34,6 +34,54 @@ bool plan_is_stacked(const struct plan *plan)
     return false;
 }
 
+/* ---------------------------------------------------------------- what becomes of a product */
+
+int plan_factored(const struct plan *plan, int accumulator)
+{
+    int product = plan->form->accumulator[accumulator], found = -1;
+    for (int i = 0; i < plan->graph->node_count; i++) {
+        const struct node *node = &plan->graph->node[i];
+        for (int k = 0; plan->form->used[i] && k < node->input_count; k++) {
+            if (node->input[k] != product)
+                continue;
+            if (node->op != OP_MUL || plan->form->space[node->input[1 - k]] != SPACE_ROW)
+                return -1;
+            if (found >= 0 && found != i)
+                return -1;
+            found = i;
+        }
+    }
+    for (int i = 0; i < plan->graph->operand_count; i++)
+        if (plan->graph->operand[i].role != CODA_IN && plan->graph->operand[i].node == product)
+            return -1;
+    return found;
+}
+
+int plan_copied_out(const struct plan *plan)
+{
+    int found = -1, factored = plan->accumulator_count == 1 ? plan_factored(plan, 0) : -1;
+    if (plan->accumulator_count != 1 || plan->column_count || plan->reduction_count)
+        return -1;
+    for (int i = 0; i < plan->input_count; i++)
+        if (plan->input[i].node >= 0 || !plan_adds(plan, plan->input[i].operand))
+            return -1;
+    for (int i = 0; i < plan->graph->operand_count; i++) {
+        const struct operand *out = &plan->graph->operand[i];
+        if (out->role == CODA_IN || plan->form->space[out->node] == SPACE_ROW) {
+            if (out->role != CODA_IN && plan->graph->node[out->node].op == OP_PICK)
+                return -1;
+            continue;
+        }
+        const struct node *node = &plan->graph->node[out->node];
+        int value = node->op == OP_CAST && node->dtype == out->dtype ? node->input[0] : out->node;
+        bool product = value == (factored >= 0 ? factored : plan->form->accumulator[0]);
+        if (found >= 0 || (out->dtype != CODA_BF16 && out->dtype != CODA_F32) || !product)
+            return -1;
+        found = i;
+    }
+    return found;
+}
+
 /* ---------------------------------------------------------------- text */
 
 static void emit_wgmma(struct text *out, const char *name, int columns, bool left_k_major, bool right_k_major, bool f16)

@@ -95,27 +95,6 @@ int plan_angle_period(const struct plan *plan)
     return head == 0 ? 0 : head < group ? 1 : head < 1 << 20 ? (int)(head / group) : 0;
 }
 
-int plan_factored(const struct plan *plan, int accumulator)
-{
-    int product = plan->form->accumulator[accumulator], found = -1;
-    for (int i = 0; i < plan->graph->node_count; i++) {
-        const struct node *node = &plan->graph->node[i];
-        for (int k = 0; plan->form->used[i] && k < node->input_count; k++) {
-            if (node->input[k] != product)
-                continue;
-            if (node->op != OP_MUL || plan->form->space[node->input[1 - k]] != SPACE_ROW)
-                return -1;
-            if (found >= 0 && found != i)
-                return -1;
-            found = i;
-        }
-    }
-    for (int i = 0; i < plan->graph->operand_count; i++)
-        if (plan->graph->operand[i].role != CODA_IN && plan->graph->operand[i].node == product)
-            return -1;
-    return found;
-}
-
 bool plan_adds(const struct plan *plan, int operand)
 {
     const struct operand *out = &plan->graph->operand[operand];
@@ -550,32 +529,6 @@ static coda_status plan_reads(struct planner *p)
     return status;
 }
 
-/* Nothing is done to the tile but what storing does. */
-static int find_copied_out(const struct plan *plan)
-{
-    int found = -1, factored = plan->accumulator_count == 1 ? plan_factored(plan, 0) : -1;
-    if (plan->accumulator_count != 1 || plan->column_count || plan->reduction_count)
-        return -1;
-    for (int i = 0; i < plan->input_count; i++)
-        if (plan->input[i].node >= 0 || !plan_adds(plan, plan->input[i].operand))
-            return -1;
-    for (int i = 0; i < plan->graph->operand_count; i++) {
-        const struct operand *out = &plan->graph->operand[i];
-        if (out->role == CODA_IN || plan->form->space[out->node] == SPACE_ROW) {
-            if (out->role != CODA_IN && plan->graph->node[out->node].op == OP_PICK)
-                return -1;
-            continue;
-        }
-        const struct node *node = &plan->graph->node[out->node];
-        int value = node->op == OP_CAST && node->dtype == out->dtype ? node->input[0] : out->node;
-        bool product = value == (factored >= 0 ? factored : plan->form->accumulator[0]);
-        if (found >= 0 || (out->dtype != CODA_BF16 && out->dtype != CODA_F32) || !product)
-            return -1;
-        found = i;
-    }
-    return found;
-}
-
 static coda_status check_size(struct planner *p)
 {
     int used = 0;
@@ -607,7 +560,7 @@ coda_status plan_create(const coda_kernel *kernel, bool adds_halves, struct plan
     if (status == CODA_OK)
         status = plan_reads(&p);
     free(p.seen);
-    plan->copied_out = find_copied_out(plan);
+    plan->copied_out = plan_copied_out(plan);
     if (status != CODA_OK)
         plan_free(plan);
     return status;

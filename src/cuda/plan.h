@@ -110,6 +110,8 @@ const struct reduction *plan_reduction(const struct plan *plan, int node);
 bool is_run_reduction(const struct node *node);
 /* The product of an accumulator and a value a row that is all that is made of it; -1: there is none. */
 int plan_factored(const struct plan *plan, int accumulator);
+/* The out of a tile to which nothing is done but what storing does; -1: there is none, or another out beside it. */
+int plan_copied_out(const struct plan *plan);
 /* Is an `out +=` of a tile added in memory, so that its old value is not read? */
 bool plan_adds(const struct plan *plan, int operand);
 /* Has a tile an out of 4 bytes an element? */
