@@ -211,6 +211,89 @@ program parts_together {{
 """
 
 
+def in_blocks(count: int) -> str:
+    """A chunk of rows whose logits are blocks of columns, but for the gradients of the weight of all blocks but the last."""
+    each, last = range(count), count - 1
+    total = lambda name: " + ".join(f"{name}{i}" for i in each)  # noqa: E731
+    most = "b0"
+    for i in each[1:]:
+        most = f"max({most}, b{i})"
+    forward = "".join(f"""
+program exponentials{i} {{
+    in  A : bf16[M, K]
+    in  W{i} : bf16[V{i}, K]
+    in  C : f32[M, X]
+    in  t{i} : i32[M]
+    param shift = 0
+    z = A @ W{i}.T
+    e = exp(z - (logsumexp(C, X) + shift))
+    out E{i} : bf16[M, V{i}]    = e
+    out S{i} : f32[M, V{i}/128] = sum(e, V{i}:128)
+    out T{i} : f32[M]           = pick(z, t{i})
+}}
+program runs{i} {{
+    in  S{i} : f32[M, R{i}]
+    out P{i} : f32[M, R{i}/4096] = sum(S{i}, R{i}:4096)
+}}
+""" for i in each)
+    again = "".join(f"""
+program logits_again{i} {{
+    in  A : bf16[M, K]
+    in  W{i} : bf16[V{i}, K]
+    in  marked : f32[M]
+    when marked
+    z = A @ W{i}.T
+    out S{i} : f32[M, V{i}/128] = logsumexp(z, V{i}:128)
+}}
+""" for i in each)
+    rows = "\n".join(f"    in  S{j} : f32[M, R{j}]" for j in each)
+    sums = "\n".join(f"    b{j} = logsumexp(S{j}, R{j})" for j in each)
+    again += "".join(f"""
+program exponentials_again{i} {{
+    in  A : bf16[M, K]
+    in  W{i} : bf16[V{i}, K]
+    in  C : f32[M, X]
+{rows}
+    in  marked : f32[M]
+    in  t{i} : i32[M]
+    param shift = 0
+    when marked
+{sums}
+    m = {most}
+    b = m + log({" + ".join(f"exp(b{j} - m)" for j in each)})
+    z = A @ W{i}.T
+    e = exp(z - where(marked, b, logsumexp(C, X) + shift))
+    out E{i} : bf16[M, V{i}] = e
+    {"out B : f32[M] = b" if i == last else ""}
+    out T{i} : f32[M] = pick(z, t{i})
+}}
+""" for i in each)
+    end = by_exponentials(False)
+    end = end[end.index("program finish"):]
+    end = end.replace("in  P : f32[M, Q]", f"in  {', '.join(f'P{i}' for i in each)} : f32[M]").replace("sum(P, Q)", total("P"))
+    end = end.replace("in  B, marked, T : f32[M]", f"in  B, marked, {', '.join(f'T{i}' for i in each)} : f32[M]")
+    end = end.replace("in  t : i32[M]", f"in  t, {', '.join(f't{i}' for i in each)} : i32[M]")
+    end = end.replace("    lse = c + log(sum)", f"    T = {total('T')}\n    lse = c + log(sum)")
+    end = end.replace("    out E[t] : bf16[M, V] = e", "\n".join(f"    out E{i}[t{i}] : bf16[M, V{i}] = e" for i in each))
+    return forward + f"""
+program marks {{
+    in  {", ".join(f"P{i}" for i in each)} : f32[M]
+    out marked : f32[M] = 1 - (abs(log({total("P")})) < 45)
+}}
+""" + again + end + SCALED_ROWS + f"""
+program input_gradient {{
+{chr(10).join(f"    in  E{i} : bf16[M, V{i}]{chr(10)}    in  W{i} : bf16[V{i}, K]" for i in each)}
+    in  s : f32[M]
+    out dX : bf16[M, K] = ({" + ".join(f"E{i} @ W{i}" for i in each)}) * s
+}}
+program weight_gradient_last {{
+    in  E{last} : bf16[M, V{last}]
+    in  H : bf16[M, K]
+    out dW : bf16[V{last}, K] = E{last}.T @ H
+}}
+"""
+
+
 def weight_gradient(kind: str, left: str = "dZ", right: str = "A") -> str:
     """alone: that of one chunk. first, added: f32 sums over chunks. rounded: the sum in the weight's type."""
     out = {"alone": "bf16[V, K] = {}", "first": "f32[V, K] = {}", "added": "f32[V, K] += {}",
