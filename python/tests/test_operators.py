@@ -303,7 +303,8 @@ def test_recompute_keeps_less(device):
     tensors = [torch.randn(8, d), torch.randn(8, d), torch.randn(d, d), torch.ones(d), torch.randn(f, d), torch.randn(f, d),
                torch.randn(d, f)]
     tensors = [t.to(device).requires_grad_() for t in tensors]
-    kept = [sum(t.numel() for t in C.attention_output_mlp(*tensors, recompute=r).grad_fn.saved_tensors) for r in (False, True)]
+    results = [C.attention_output_mlp(*tensors, recompute=r) for r in (False, True)]  # what is kept goes with them
+    kept = [sum(t.numel() for t in x.grad_fn.saved_tensors) for x in results]
     assert kept[0] - kept[1] == 8 * f
 
 

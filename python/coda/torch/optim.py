@@ -47,11 +47,8 @@ def _kernel(key, dtype):
 
 
 def _launch(key, dtype, operands, numbers):
-    """All updates in one call, since they have nothing to do with each other."""
-    count, kernel = len(operands), _kernel(key, dtype).handle
     stream = torch._C._cuda_getCurrentRawStream(key) if isinstance(key, int) else None
-    status = launch_functions()[2](struct.pack(f"@{count}P", *[kernel] * count), struct.pack(f"@{count}i", *[1] * count), count,
-                                   b"".join(operands), 7 * count, b"".join(numbers), stream, error_address())
+    status = launch_functions()[0](_kernel(key, dtype).handle, operands, 7, numbers, stream, error_address())
     if status:
         fail(status)
 
@@ -97,15 +94,10 @@ class AdamW(torch.optim.Optimizer):
         given = [(p, group) for group in self.param_groups for p in group["params"] if p.grad is not None]
         for p, _ in given:
             _check(p)
-        lists: dict = {}  # by device and type: operands, numbers, and gradients that were made for the call
         for p, group in given:
-            update = self._update(p, group)
+            operands, numbers, _gradient = self._update(p, group)
             if _local(p).numel():
-                for made, item in zip(lists.setdefault((device_key(_local(p)), p.dtype), ([], [], [])), update):
-                    made.append(item)
-        for (key, dtype), (operands, numbers, _) in lists.items():
-            _launch(key, dtype, operands, numbers)
-        for p, _ in given:
+                _launch(device_key(_local(p)), p.dtype, operands, numbers)
             torch.autograd.graph.increment_version(p)
         return loss
 
