@@ -46,7 +46,7 @@ def _fits(x, tensors):
 
 def autocasts(x):
     """Is autocast on for tensors like this one? (torch's function fails for devices that have none, such as meta.)"""
-    return torch.amp.is_autocast_available(x.device.type) and torch.is_autocast_enabled(x.device.type)
+    return x.device.type in ("cpu", "cuda") and torch.is_autocast_enabled(x.device.type)
 
 
 def _prepare(name, x, names, tensors):

@@ -28,6 +28,7 @@ _KINDS = (_Kind("Llama"), _Kind("Mistral", window="config"), _Kind("Qwen2", wind
           _Kind("Gemma", "gelu_tanh", 1), _Kind("Gemma2", "gelu_tanh", 1, "module", softcap=True, sandwich=True),
           _Kind("Gemma3", "gelu_tanh", 1, "module", sandwich=True))
 _FAMILIES = ", ".join(kind.family for kind in _KINDS)
+_SOURCES = {kind.family: f"transformers.models.{kind.family.lower()}.modeling_{kind.family.lower()}" for kind in _KINDS}
 _ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
 
 
@@ -108,7 +109,7 @@ def restore(model: nn.Module) -> None:
 
 def _source(kind):
     """The module of transformers that defines a family, None where it is not loaded."""
-    return sys.modules.get(f"transformers.models.{kind.family.lower()}.modeling_{kind.family.lower()}")
+    return sys.modules.get(_SOURCES[kind.family])
 
 
 def _known_classes():
@@ -423,7 +424,7 @@ def _made_before(layer, x, position_embeddings):
 
 def _attention(layer):
     """The attention function that the model chose."""
-    module = _source(layer._coda_kind)
+    module = sys.modules[_SOURCES[layer._coda_kind.family]]
     functions = module.ALL_ATTENTION_FUNCTIONS
     return functions.get_interface(layer.self_attn.config._attn_implementation, module.eager_attention_forward)
 
