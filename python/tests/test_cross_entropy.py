@@ -317,4 +317,5 @@ def test_the_weights_gradient_holds_logits_of_the_first_rows(device, monkeypatch
     assert rows == [32], rows
     for what, ours, plain, double in zip(("loss", "x"), *runs):
         agrees(ours, plain, double, what)
-    assert (runs[0][2].double() - runs[2][2]).norm() < 0.01 * runs[2][2].norm()  # rounded with every chunk
+    ours, plain = ((run[2].double() - runs[2][2]).norm() / runs[2][2].norm() for run in runs[:2])
+    assert ours < 0.01 + 2 * plain  # rounded with every chunk; of logits of hundreds bf16 leaves little

@@ -169,18 +169,22 @@ static bool hopper_tile(const struct gpu *gpu, const coda_kernel *kernel, const 
            parameter_layout(plan->graph, v->map_count).total <= 4096 && gpu->shared_bytes > 0;
 }
 
+/* The copy engine stores the tile; it needs rows of whole 16 bytes, so others are served by the variant behind. */
+static bool copied_variant(const struct gpu *gpu, const coda_kernel *kernel, const struct plan *plan, struct variant *v)
+{
+    if (!hopper_fits(gpu, plan) || plan->copied_out < 0 || plan->factor_type != CODA_BF16 ||
+        (kernel->options.schedule && !wants(kernel, "copied")))
+        return false;
+    *v = (struct variant){.mainloop = MAINLOOP_COPIED};
+    return hopper_tile(gpu, kernel, plan, v) && variant_shared_bytes(plan, v) <= gpu->shared_bytes;
+}
+
 /* Epilogue warps where their rounding is no loss and their shared memory suffices; else direct. */
 static bool hopper_variant(const struct gpu *gpu, const coda_kernel *kernel, const struct plan *plan, struct variant *v)
 {
     if (!hopper_fits(gpu, plan) || wants(kernel, "portable"))
         return false;
     bool exact = plan->exact || kernel->options.exact || plan->factor_type == CODA_F16;
-    if (plan->copied_out >= 0 && plan->factor_type == CODA_BF16 &&
-        (!kernel->options.schedule || wants(kernel, "copied"))) {
-        *v = (struct variant){.mainloop = MAINLOOP_COPIED};
-        if (hopper_tile(gpu, kernel, plan, v) && variant_shared_bytes(plan, v) <= gpu->shared_bytes)
-            return true;
-    }
     if (wants(kernel, "copied"))
         return false;
     *v = (struct variant){.mainloop = MAINLOOP_WARPS};
@@ -266,9 +270,11 @@ coda_status choose_variants(const struct gpu *gpu, const coda_kernel *kernel, co
         variant[(*count)++] = without_product(plan);
         return CODA_OK;
     }
+    if (copied_variant(gpu, kernel, plan, &variant[*count]))
+        (*count)++;
     if (hopper_variant(gpu, kernel, plan, &variant[*count]))
         (*count)++;
-    else if (schedule && strcmp(schedule, "portable"))
+    if (!*count && schedule && strcmp(schedule, "portable"))
         return refuse_schedule(gpu, kernel, plan, error);
     if (schedule && strcmp(schedule, "portable"))
         return CODA_OK;

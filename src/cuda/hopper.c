@@ -201,8 +201,13 @@ bool hopper_accepts(const struct plan *plan, const struct variant *v, const stru
             before += launch->operand[segment->right[0].operand].shape[segment->right[0].k_major];
         }
     }
-    if (v->mainloop == MAINLOOP_COPIED && !map_fits(&launch->operand[plan->copied_out], 0))
-        *why = "the out's rows do not start at multiples of 16 bytes";
+    if (v->mainloop == MAINLOOP_COPIED) {
+        const coda_tensor *out = &launch->operand[plan->copied_out];
+        if (!map_fits(out, 0))
+            *why = "the out's rows do not start at multiples of 16 bytes";
+        else if ((size_t)out->shape[1] * coda_dtype_size(out->dtype) % 16)
+            *why = "the out's rows do not end at multiples of 16 bytes"; /* the engine would write up to there */
+    }
     return !*why;
 }
 

@@ -41,7 +41,7 @@ struct compiled {
     driver_function function;
 };
 
-enum { MAX_VARIANTS = 3 };
+enum { MAX_VARIANTS = 4 };
 
 struct cuda_kernel {
     struct plan plan;

@@ -555,7 +555,8 @@ static void ptx_cp_async_bulk_tensor_2d_shared_cluster_global_tile_mbarrier_comp
 }
 static void ptx_cp_async_bulk_prefetch_tensor_2d_L2_global_tile(const void *, int, int) {}
 
-/* Boxes on their way out are read when the thread that sent them waits for that: as late as can be. */
+/* Boxes on their way out end at the matrix's rows and at the 16 bytes in which its columns end, as the GPU does it; they
+ * are read when the thread that sent them waits for that: as late as can be. */
 struct sent {
     box of;
     unsigned thread;
@@ -581,7 +582,7 @@ static void store_box(const sent &s)
     for (unsigned r = 0; r < height; r++)
         for (unsigned c = 0; c < width; c++) {
             const long x = b.x + (long)c, y = b.y + (long)r;
-            if (x < 0 || y < 0 || x >= (long)b.word[1] || y >= (long)b.word[2])
+            if (x < 0 || y < 0 || size * x >= ((long)b.word[1] * size + 15) / 16 * 16 || y >= (long)b.word[2])
                 continue;
             const char *from = blocks[b.blocks].shared + swizzled(b.to + (r * width + c) * size, width * size == 128);
             char *to = (char *)b.word[0] + y * b.word[3] + size * x;
