@@ -201,6 +201,7 @@ static void run_program(struct run *run, int64_t head)
         }
     free_kernels(run);
     make_kernels(run, &dims);
+    run_sizes(run, &dims, seed++);
     for (int64_t size = 130; size <= (quick ? 290 : 610); size += 160) {
         coda_dims changed = dims;
         for (int axis = 0; axis < dims.count; axis++)
