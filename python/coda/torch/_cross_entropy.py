@@ -6,7 +6,6 @@ import math
 import torch
 
 from .._program import Module, standard_module
-from . import _cross_entropy_first as first_of
 from . import _cross_entropy_parts as parts_of
 from . import _cross_entropy_text as text_of
 from ._launch import CODA_DTYPE, device_key
@@ -156,15 +155,7 @@ class _Chunks:
         # Of few rows the gradient of x comes last, and its place holds their sums, then the rows with factors.
         sums = None if parts > 1 and 2 * runs <= x.shape[1] else row(n, runs)
         scaled = None if dw is None or parts > 1 else x.new_empty(n, x.shape[1])
-        numbers = math.log(v / some.shape[0]), self.ignore, self.z_loss
         first, before = 0, None  # the sums, factors and gradient of x of the chunk before
-        if parts > 1 and dw is not None and dw.may_hold_logits():
-            first = first_of.rows_of(memory, dx, weight)
-        if first:
-            rows = slice(0, first)
-            given = {"A": x[rows], "W": weight, "C": guessed[rows], "t": self.target[rows], "w": w[rows], "u": u[rows],
-                     "ce": ce[rows], "zl": zl[rows], "s": row(first)}
-            first_of.run(key, memory, first, dx, dw.next()[1], given, self.head.weight_gradient_alone, numbers)
         while first < self.rows:
             k, given = min(n, self.rows - first), {}
             if before is not None:
@@ -181,7 +172,7 @@ class _Chunks:
                          E=e, P=totals[:k], s=factors[:k], dX=own, H=own if scaled is None else scaled[:k],
                          S=own.view(-1).view(torch.float32)[:k * runs].view(k, runs) if sums is None else sums[:k])
             launches = _exponentials_of(x.dtype, parts, kind, before is not None)
-            launches.run(key, given, *numbers)
+            launches.run(key, given, math.log(v / some.shape[0]), self.ignore, self.z_loss)
             first, before = first + k, (*p, factors[:k], own) if parts > 1 else None
         if before is not None:
             parts_of.together(x.dtype, parts)(key, *before)
@@ -203,10 +194,6 @@ class _WeightGradient:
     def __init__(self, chunks, exact, main_grad=None):
         self.head, self.key, self.weight, self.sums = chunks.head, chunks.key, chunks.weight, main_grad
         self.in_f32 = main_grad is not None or (chunks.several() and exact) or self.weight.dtype is torch.float32
-
-    def may_hold_logits(self):
-        """Is its memory free for other things before the first chunk?"""
-        return self.sums is None and not self.in_f32
 
     def next(self):
         """What the next chunk's program does, and where to."""
