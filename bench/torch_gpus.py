@@ -1,4 +1,4 @@
-"""A training step of a Llama of 1.2 billion parameters on several GPUs, through PyTorch's own engines.
+"""A training step of a Llama of 1.5 billion parameters on several GPUs, through PyTorch's own engines.
 
     NCCL_NVLS_ENABLE=0 torchrun --nproc-per-node 2 bench/torch_gpus.py --out runs/gpus.jsonl
 

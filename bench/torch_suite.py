@@ -4,7 +4,7 @@ process, one GPU, interleaved.
     python bench/torch_suite.py --sections layer,head --widths 2048,4096 --out runs/torch.jsonl --svg runs/torch.svg
 
 Sections: host (cost of a call), kernels (single launches), operators, layer (from attention's output to the next query, key and
-value), head (linear and cross-entropy, with peak memory), step (a training step of a Llama of 1.2 billion parameters). Every peer
+value), head (linear and cross-entropy, with peak memory), step (a training step of a Llama of 1.5 billion parameters). Every peer
 computes the same mathematics on the same random bf16 tensors (torch_peers.py says how); its error is that of its results against
 the same in f32.
 Before each run a GiB is overwritten, so that L2 holds nothing of it and the host is ahead of the GPU, as in training; times are
@@ -406,7 +406,7 @@ def svg(rows):
     groups = {}
     for r in rows:
         if "both_ms" in r:
-            title = r["section"] + (f", width {r['width']}" if "width" in r else ", Llama of 1.2 billion parameters")
+            title = r["section"] + (f", width {r['width']}" if "width" in r else ", Llama of 1.5 billion parameters")
             groups.setdefault(title, []).append(r)
     lines, y = [], 30
     for title, members in groups.items():
