@@ -30,6 +30,9 @@ extern "C" {
 
 #define CODA_VERSION "0.1.0"
 
+/* The CODA_VERSION that the library was built with: where it is not that of this header, structures may differ. */
+CODA_API const char *coda_version(void);
+
 /* ---------------------------------------------------------------- status and errors */
 
 typedef enum coda_status {

@@ -15,7 +15,7 @@ nothing else; `coda.torch` needs PyTorch.
 
 from ._device import Device, Kernel, Tensor
 from ._errors import DeviceError, Error, InvalidError, UnsupportedError
-from ._library import load as _load
+from ._library import VERSION as __version__, load as _load
 from ._program import Module, Operand, Program, standard_module
 
 __all__ = [
@@ -24,5 +24,3 @@ __all__ = [
 ]
 
 _load()  # an ImportError here says which library is missing
-
-__version__ = "0.1.0"

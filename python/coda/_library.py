@@ -13,6 +13,7 @@ c_int, c_int64, c_double, c_size_t, c_char_p, c_void_p = (
 DTYPES = ("f32", "bf16", "f16", "e4m3", "e5m2", "i32")
 DTYPE_SIZE = (4, 2, 2, 1, 1, 4)
 MAX_DIMS = 24
+VERSION = "0.1.0"  # of the library that the structures and functions below are those of
 
 
 class ErrorStruct(ctypes.Structure):
@@ -60,6 +61,7 @@ _error = _P(ErrorStruct)
 
 # name: (result, arguments)
 _FUNCTIONS = {
+    "coda_version": (c_char_p, []),
     "coda_free": (None, [c_void_p]),
     "coda_convert": (None, [c_void_p, c_int, c_void_p, c_int, c_int64]),
     "coda_module_parse": (c_int, [c_char_p, c_size_t, c_char_p, _P(c_void_p), _error]),
@@ -133,7 +135,9 @@ def load() -> ctypes.CDLL:
             for name, (result, arguments) in _FUNCTIONS.items():
                 function = getattr(library, name)
                 function.restype, function.argtypes = result, arguments
-            return library
+            if library.coda_version().decode() == VERSION:
+                return library
+            tried.append(f"    {path}: it is version {library.coda_version().decode()}, this package needs {VERSION}")
         except (OSError, AttributeError) as problem:
             tried.append(f"    {path}: {problem}")
     raise ImportError(

@@ -2,6 +2,7 @@
 
 import array
 import os
+import shutil
 import subprocess
 import sys
 
@@ -152,6 +153,15 @@ def test_a_missing_library_is_an_import_error_that_says_where_it_was_sought():
     assert "ImportError" in done.stderr and "/no/such/libcoda.so" in done.stderr and "pip install ." in done.stderr
 
 
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="needs a C compiler")
+def test_a_library_of_another_version_is_refused(tmp_path):
+    names = [n for n in coda._library._FUNCTIONS if n != "coda_version"]
+    source = 'const char *coda_version(void) { return "0.0.9"; }' + "".join(f"void {n}(void) {{}}" for n in names)
+    subprocess.run(["gcc", "-x", "c", "-shared", "-fPIC", "-o", tmp_path / "other.so", "-"], input=source.encode(), check=True)
+    done = run("import coda", CODA_LIBRARY=str(tmp_path / "other.so"))
+    assert "ImportError" in done.stderr and f"version 0.0.9, this package needs {coda.__version__}" in done.stderr, done.stderr
+
+
 HEADER = os.path.join(os.path.dirname(__file__), "..", "..", "include", "coda.h")
 
 
@@ -161,6 +171,7 @@ def test_structures_and_functions_are_those_of_the_header():
     import re
     from coda import _library as L
     text = re.sub(r"/\*.*?\*/", "", open(HEADER).read(), flags=re.S)
+    assert re.search(r'CODA_VERSION "(.*)"', text).group(1) == coda.__version__
     structures = {"coda_error": L.ErrorStruct, "coda_operand": L.OperandStruct, "coda_axis": L.AxisStruct,
                   "coda_dims": L.DimsStruct, "coda_tensor": L.TensorStruct, "coda_cost": L.CostStruct,
                   "coda_rewrite_options": L.RewriteOptionsStruct, "coda_options": L.OptionsStruct}

@@ -3,6 +3,11 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+const char *coda_version(void)
+{
+    return CODA_VERSION;
+}
+
 const char *coda_status_name(coda_status status)
 {
     static const char *const names[] = {"ok", "invalid", "unsupported", "memory", "device", "io", "stopped"};
