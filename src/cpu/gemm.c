@@ -2,7 +2,7 @@
  * packed, then every tile is multiplied out and, while it is in cache, handed to the tile machine. An element is one
  * chain of multiply-adds in increasing k, whatever the blocks, so results depend neither on them nor on the threads. */
 #include "cpu/cpu.h"
-#include "cpu/counts.h"
+#include "runtime/counts.h"
 
 /* ---------------------------------------------------------------- multiplying */
 
@@ -22,7 +22,7 @@ struct block_operands {
 /* Bytes of a line of a panel, `depth` steps of K deep. */
 static int64_t packed_depth(const struct gemm_run *run, int64_t depth)
 {
-    return count_of(depth, run->micro->depth) * run->micro->depth * (int64_t)coda_dtype_size(run->micro->packed);
+    return ceiling(depth, run->micro->depth) * run->micro->depth * (int64_t)coda_dtype_size(run->micro->packed);
 }
 
 /* Adds one block of K to the tile of one accumulator, panel by panel: a right panel stays in the first cache while the
@@ -30,9 +30,9 @@ static int64_t packed_depth(const struct gemm_run *run, int64_t depth)
 static void multiply_block(const struct gemm_run *run, const struct block_operands *block)
 {
     const struct microkernel *micro = run->micro;
-    const int64_t depth = count_of(block->depth, micro->depth) * micro->depth;
+    const int64_t depth = ceiling(block->depth, micro->depth) * micro->depth;
     const int64_t step = packed_depth(run, block->depth);
-    const int64_t part = step * micro->columns / count_of(block->rows, micro->rows);
+    const int64_t part = step * micro->columns / ceiling(block->rows, micro->rows);
     for (int64_t j = 0; j < block->columns; j += micro->columns) {
         const char *right = block->right + j * step;
         if (run->local) {
@@ -62,7 +62,7 @@ static void multiply_strip(const struct gemm_run *run, int64_t row_tile, int64_t
             const struct product_operands *x = cpu_gemm_operands_at(run, a, at.place);
             if (!x || at.k >= x->depth)
                 continue;
-            operands->depth = smaller(run->depth, x->depth - at.k);
+            operands->depth = minimum(run->depth, x->depth - at.k);
             operands->left = cpu_gemm_packed(run, 0, row_tile, run->gemm->product[a][at.place].slot, block);
             operands->row = x->left.part[0].stride;
             operands->stored = NULL;
@@ -85,13 +85,13 @@ static void multiply_tile(const struct gemm_run *run, int64_t row_tile, int64_t 
                           const struct worker_memory *memory, float *accumulators)
 {
     const struct side *left = &run->side[0], *right = &run->side[1];
-    const int64_t rows = smaller(left->lines - row_tile * left->tile, left->tile);
-    const int64_t columns = smaller(right->lines - column_tile * right->tile, right->tile);
+    const int64_t rows = minimum(left->lines - row_tile * left->tile, left->tile);
+    const int64_t columns = minimum(right->lines - column_tile * right->tile, right->tile);
     for (int64_t first = 0; first < columns; first += run->strip) {
         struct block_operands operands = {.memory = memory,
                                           .line = column_tile * right->tile + first,
                                           .rows = rows,
-                                          .columns = smaller(columns - first, run->strip)};
+                                          .columns = minimum(columns - first, run->strip)};
         multiply_strip(run, row_tile, column_tile, first, &operands, accumulators);
     }
 }
@@ -135,8 +135,8 @@ static bool packs_locally(const struct gemm_run *run, const struct workspace *sp
 static void choose_blocks(struct gemm_run *run, const struct workspace *space)
 {
     enum { ENOUGH = 1024 }; /* rows and columns that make packing cheap */
-    int64_t row_tiles = count_of(run->side[0].lines, run->side[0].tile),
-            column_tiles = count_of(run->side[1].lines, run->side[1].tile);
+    int64_t row_tiles = ceiling(run->side[0].lines, run->side[0].tile),
+            column_tiles = ceiling(run->side[1].lines, run->side[1].tile);
     run->local = packs_locally(run, space);
     if (run->local) {
         run->chunk = run->total_blocks;
@@ -144,14 +144,14 @@ static void choose_blocks(struct gemm_run *run, const struct workspace *space)
         run->side[1].most = column_tiles;
         return;
     }
-    int64_t some_rows = smaller(row_tiles, count_of(ENOUGH, run->side[0].tile));
-    int64_t some_columns = smaller(column_tiles, count_of(ENOUGH, run->side[1].tile));
+    int64_t some_rows = minimum(row_tiles, ceiling(ENOUGH, run->side[0].tile));
+    int64_t some_columns = minimum(column_tiles, ceiling(ENOUGH, run->side[1].tile));
     int64_t row_bytes = run->side[0].slots * run->side[0].bytes, column_bytes = run->accumulators * run->side[1].bytes;
     int64_t fit =
-        smaller(space->packed_size / (row_bytes * some_rows), space->packed_size / (column_bytes * some_columns));
-    run->chunk = larger(1, smaller(fit, run->total_blocks));
-    run->side[0].most = larger(1, smaller(row_tiles, space->packed_size / (row_bytes * run->chunk)));
-    run->side[1].most = larger(1, smaller(column_tiles, space->packed_size / (column_bytes * run->chunk)));
+        minimum(space->packed_size / (row_bytes * some_rows), space->packed_size / (column_bytes * some_columns));
+    run->chunk = maximum(1, minimum(fit, run->total_blocks));
+    run->side[0].most = maximum(1, minimum(row_tiles, space->packed_size / (row_bytes * run->chunk)));
+    run->side[1].most = maximum(1, minimum(column_tiles, space->packed_size / (column_bytes * run->chunk)));
     int64_t waiting = space->partial_size / (run->accumulators * run->accumulator_size);
     while (run->chunk < run->total_blocks && run->side[0].most * run->side[1].most > waiting) {
         if (run->side[1].most * run->side[1].tile > run->side[0].most * run->side[0].tile && run->side[1].most > 1)
@@ -182,18 +182,18 @@ static void run_block(struct gemm_run *run, const coda_kernel *kernel, bool new_
 
 static void run_blocks(struct gemm_run *run, const coda_kernel *kernel)
 {
-    const int64_t row_tiles = count_of(run->side[0].lines, run->side[0].tile);
-    const int64_t column_tiles = count_of(run->side[1].lines, run->side[1].tile);
+    const int64_t row_tiles = ceiling(run->side[0].lines, run->side[0].tile);
+    const int64_t column_tiles = ceiling(run->side[1].lines, run->side[1].tile);
     const bool whole = run->chunk >= run->total_blocks;
     for (int64_t c = 0; c < column_tiles; c += run->side[1].most)
         for (int64_t r = 0; r < row_tiles; r += run->side[0].most)
             for (int64_t b = 0; b < run->total_blocks; b += run->chunk) {
                 run->side[1].first = c;
-                run->side[1].count = smaller(run->side[1].most, column_tiles - c);
+                run->side[1].count = minimum(run->side[1].most, column_tiles - c);
                 run->side[0].first = r;
-                run->side[0].count = smaller(run->side[0].most, row_tiles - r);
+                run->side[0].count = minimum(run->side[0].most, row_tiles - r);
                 run->first_block = b;
-                run->block_count = smaller(run->chunk, run->total_blocks - b);
+                run->block_count = minimum(run->chunk, run->total_blocks - b);
                 bool same_rows = whole && c > 0 && run->side[0].most >= row_tiles;
                 run_block(run, kernel, !same_rows, !(whole && r > 0));
             }
@@ -214,7 +214,7 @@ static int64_t take_operands(struct gemm_run *run, const struct cpu_kernel *k)
             cpu_matrix_create(&x->right, k->plan.graph, product->right, true, launch);
             x->depth = dim_size(&k->plan.graph->node[product->left].shape.dim[1], launch->size);
             x->left.in_place = cpu_matrix_serves_in_place(&x->left, run->micro, x->depth);
-            longest = larger(longest, x->depth);
+            longest = maximum(longest, x->depth);
         }
     return longest;
 }
@@ -223,13 +223,13 @@ static int64_t take_operands(struct gemm_run *run, const struct cpu_kernel *k)
 static void divide_depth(struct gemm_run *run, int64_t longest)
 {
     const struct gemm_plan *gemm = run->gemm;
-    int64_t pieces = count_of(longest, gemm->depth), multiple = gemm->depth_multiple;
-    run->depth = count_of(count_of(longest, pieces), multiple) * multiple;
+    int64_t pieces = ceiling(longest, gemm->depth), multiple = gemm->depth_multiple;
+    run->depth = ceiling(ceiling(longest, pieces), multiple) * multiple;
     for (int place = 0; place < gemm->rank; place++) {
         int64_t depth = 0;
         for (int a = 0; a < run->accumulators; a++)
-            depth = larger(depth, run->operands[a][place].depth);
-        run->blocks[place] = count_of(depth, run->depth);
+            depth = maximum(depth, run->operands[a][place].depth);
+        run->blocks[place] = ceiling(depth, run->depth);
         run->total_blocks += run->blocks[place];
     }
 }
@@ -254,7 +254,7 @@ void cpu_gemm_launch(const coda_kernel *kernel)
     divide_depth(run, take_operands(run, k));
     int64_t element = (int64_t)coda_dtype_size(run->micro->packed);
     run->side[0].bytes = k->plan.padded_rows * run->depth * element;
-    run->side[1].bytes = count_of(run->side[1].tile, run->micro->columns) * run->micro->columns * run->depth * element;
+    run->side[1].bytes = ceiling(run->side[1].tile, run->micro->columns) * run->micro->columns * run->depth * element;
     run->space = &state->workspace;
     run->side[0].packed = state->workspace.packed[0];
     run->side[1].packed = state->workspace.packed[1];

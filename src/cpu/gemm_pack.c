@@ -1,7 +1,7 @@
 /* Packing the operands of products. Tasks follow the rows as they are stored, so that memory is read in long runs: of
  * an operand whose rows run along K, a panel for all of the range; of another, a few rows for many tiles. */
 #include "cpu/cpu.h"
-#include "cpu/counts.h"
+#include "runtime/counts.h"
 
 enum { WIDE_TILES = 8 }; /* tiles that one task packs */
 
@@ -36,7 +36,7 @@ static const struct matrix *matrix_at(const struct gemm_run *run, int side, int 
         int found = side ? a : run->gemm->product[a][at.place].slot;
         if (!x || found != slot || at.k >= x->depth)
             continue;
-        *depth = smaller(run->depth, x->depth - at.k);
+        *depth = minimum(run->depth, x->depth - at.k);
         return side ? &x->right : &x->left;
     }
     return NULL;
@@ -44,7 +44,7 @@ static const struct matrix *matrix_at(const struct gemm_run *run, int side, int 
 
 static int64_t panel_bytes(const struct gemm_run *run, int side, int64_t depth)
 {
-    return count_of(depth, run->micro->depth) * run->micro->depth * run->side[side].width *
+    return ceiling(depth, run->micro->depth) * run->micro->depth * run->side[side].width *
            (int64_t)coda_dtype_size(run->micro->packed);
 }
 
@@ -52,7 +52,7 @@ static int64_t panel_bytes(const struct gemm_run *run, int side, int64_t depth)
 
 static int64_t panels_of_tile(const struct side *s)
 {
-    return count_of(s->tile, s->width);
+    return ceiling(s->tile, s->width);
 }
 
 static int64_t deep_tasks(const struct gemm_run *run, int side)
@@ -65,7 +65,7 @@ static int64_t wide_tasks(const struct gemm_run *run, int side)
 {
     const struct side *s = &run->side[side];
     return run->pack[side]
-               ? count_of(s->count, WIDE_TILES) * s->slots * run->block_count * count_of(run->depth, WIDE_STEPS)
+               ? ceiling(s->count, WIDE_TILES) * s->slots * run->block_count * ceiling(run->depth, WIDE_STEPS)
                : 0;
 }
 
@@ -73,7 +73,7 @@ void cpu_gemm_pack_panel(const struct gemm_run *run, const struct matrix *matrix
                          int64_t k, int64_t depth, const struct worker_memory *memory)
 {
     const struct packer packer = {run->micro, run->isa, 1, run->side[1].width, memory->scratch};
-    cpu_matrix_pack_deep(matrix, &packer, first, smaller(run->side[1].width, count), k, depth, (char *)memory->panel);
+    cpu_matrix_pack_deep(matrix, &packer, first, minimum(run->side[1].width, count), k, depth, (char *)memory->panel);
 }
 
 /* One panel, all blocks of K. */
@@ -83,13 +83,13 @@ static void pack_deep(const struct gemm_run *run, const struct packer *packer, i
     const struct side *s = &run->side[side];
     const int64_t panel = task % panels_of_tile(s), tile = s->first + task / panels_of_tile(s) / s->slots;
     const int slot = (int)(task / panels_of_tile(s) % s->slots);
-    const int64_t first = tile * s->tile + panel * s->width, end = smaller(s->lines, (tile + 1) * s->tile);
+    const int64_t first = tile * s->tile + panel * s->width, end = minimum(s->lines, (tile + 1) * s->tile);
     for (int64_t block = run->first_block; first < end && block < run->first_block + run->block_count; block++) {
         struct k_block at = cpu_gemm_block_at(run, block);
         int64_t depth;
         const struct matrix *matrix = matrix_at(run, side, slot, at, &depth);
         if (matrix && matrix->deep && !(matrix->in_place && end - first >= s->width))
-            cpu_matrix_pack_deep(matrix, packer, first, smaller(s->width, end - first), at.k, depth,
+            cpu_matrix_pack_deep(matrix, packer, first, minimum(s->width, end - first), at.k, depth,
                                  cpu_gemm_packed(run, side, tile, slot, block) + panel * panel_bytes(run, side, depth));
     }
 }
@@ -99,7 +99,7 @@ static void pack_wide(const struct gemm_run *run, const struct packer *packer, i
 {
     const int side = packer->side;
     const struct side *s = &run->side[side];
-    const int64_t groups = count_of(run->depth, WIDE_STEPS), done = task % groups * WIDE_STEPS;
+    const int64_t groups = ceiling(run->depth, WIDE_STEPS), done = task % groups * WIDE_STEPS;
     const int64_t block = run->first_block + task / groups % run->block_count;
     const int slot = (int)(task / groups / run->block_count % s->slots);
     const int64_t tiles = task / groups / run->block_count / s->slots * WIDE_TILES;
@@ -108,11 +108,11 @@ static void pack_wide(const struct gemm_run *run, const struct packer *packer, i
     const struct matrix *matrix = matrix_at(run, side, slot, at, &depth);
     if (!matrix || matrix->deep || done >= depth)
         return;
-    for (int64_t i = tiles; i < smaller(tiles + WIDE_TILES, s->count); i++) {
+    for (int64_t i = tiles; i < minimum(tiles + WIDE_TILES, s->count); i++) {
         const int64_t tile = s->first + i, first = tile * s->tile;
         const int64_t offset = done * s->width * (int64_t)coda_dtype_size(run->micro->packed);
-        cpu_matrix_pack_wide(matrix, packer, first, smaller(s->tile, s->lines - first), at.k + done,
-                             smaller(WIDE_STEPS, depth - done), cpu_gemm_packed(run, side, tile, slot, block) + offset,
+        cpu_matrix_pack_wide(matrix, packer, first, minimum(s->tile, s->lines - first), at.k + done,
+                             minimum(WIDE_STEPS, depth - done), cpu_gemm_packed(run, side, tile, slot, block) + offset,
                              panel_bytes(run, side, depth));
     }
 }

@@ -1,6 +1,6 @@
 /* What is known of a program's products before their sizes are. */
 #include "cpu/cpu.h"
-#include "cpu/counts.h"
+#include "runtime/counts.h"
 
 /* Is every operand of the product tree of type bf16? */
 static bool only_bf16(const struct graph *graph, int node)

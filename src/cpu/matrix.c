@@ -1,5 +1,5 @@
 #include "cpu/matrix.h"
-#include "cpu/counts.h"
+#include "runtime/counts.h"
 
 #include <string.h>
 
@@ -120,13 +120,13 @@ static int64_t pack_whole_panels(const struct stored_block *block, const struct 
     enum { FEW = 8 };
     const struct microkernel *micro = packer->micro;
     const int width = packer->width;
-    const int64_t size = (int64_t)coda_dtype_size(micro->packed), few = larger(FEW, micro->side[packer->side].step);
-    const int64_t whole = larger(count, 0) / width * width;
+    const int64_t size = (int64_t)coda_dtype_size(micro->packed), few = maximum(FEW, micro->side[packer->side].step);
+    const int64_t whole = maximum(count, 0) / width * width;
     for (int64_t k = 0; k < depth; k += few)
         for (int64_t i = 0; i < whole; i += width)
             block->pack(panels + i / width * panel_bytes + k * width * size,
                         block->at + (k * block->stride + i) * block->element, block->stride, width,
-                        smaller(few, depth - k));
+                        minimum(few, depth - k));
     return whole;
 }
 
@@ -142,7 +142,7 @@ void cpu_matrix_pack_wide(const struct matrix *matrix, const struct packer *pack
     for (int64_t p = 0; p < round_up(count, width) / width; p++)
         pad_panel(packer, panels + p * panel_bytes, depth);
     if (block.direct)
-        done = pack_whole_panels(&block, packer, smaller(count, matrix->columns - first - ROOM), depth, panels,
+        done = pack_whole_panels(&block, packer, minimum(count, matrix->columns - first - ROOM), depth, panels,
                                  panel_bytes);
     if (done >= count)
         return;

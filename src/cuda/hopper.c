@@ -214,7 +214,7 @@ bool hopper_accepts(const struct plan *plan, const struct variant *v, const stru
 int64_t hopper_tiles(const struct variant *v, int64_t rows, int64_t columns)
 {
     int64_t height = (int64_t)v->bands * BAND_ROWS * v->cluster;
-    return (rows + height - 1) / height * ((columns + v->columns - 1) / v->columns);
+    return ceiling(rows, height) * ceiling(columns, v->columns);
 }
 
 int64_t hopper_narrow_of(const struct gpu *gpu, const struct variant *v, int64_t tiles)
@@ -232,9 +232,8 @@ int64_t hopper_clusters(const struct gpu *gpu, const struct variant *v, int64_t 
 {
     int64_t resident = gpu->multiprocessors / v->cluster;
     if (tiles <= resident || narrow > 0)
-        return tiles + narrow < resident ? tiles + narrow : resident;
-    int64_t waves = (tiles + resident - 1) / resident;
-    return (tiles + waves - 1) / waves;
+        return minimum(tiles + narrow, resident);
+    return ceiling(tiles, ceiling(tiles, resident));
 }
 
 /* A matrix in 128-byte rows of boxes: 64 elements along its rows by `rows`. */

@@ -8,11 +8,7 @@
 #include "cuda/pointers.h"
 #include "cuda/recent.h"
 #include "cuda/source.h"
-
-static inline int64_t minimum(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
+#include "runtime/counts.h"
 
 struct gpu {
     struct driver driver; /* library NULL: a device that only compiles ("cuda:sm_90a") */

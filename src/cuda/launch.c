@@ -5,11 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 
-static int64_t ceiling(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
-}
-
 /* ---------------------------------------------------------------- checks */
 
 static coda_status check_width(const struct plan *plan, const struct launch *launch, coda_error *error)

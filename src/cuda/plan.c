@@ -560,8 +560,9 @@ coda_status plan_create(const coda_kernel *kernel, bool adds_halves, struct plan
     if (status == CODA_OK)
         status = plan_reads(&p);
     free(p.seen);
-    plan->copied_out = plan_copied_out(plan);
-    if (status != CODA_OK)
+    if (status == CODA_OK)
+        plan->copied_out = plan_copied_out(plan);
+    else
         plan_free(plan);
     return status;
 }

@@ -14,7 +14,7 @@ struct problem {
 /* Tiles from `first` to before `end` that a cluster has: each has every `clusters`-th. */
 static int64_t share(int64_t first, int64_t end, int64_t cluster, int64_t clusters)
 {
-    return (end + clusters - 1 - cluster) / clusters - (first + clusters - 1 - cluster) / clusters;
+    return ceiling(end - cluster, clusters) - ceiling(first - cluster, clusters);
 }
 
 /* Problems come with more steps of K first; tiles of different depth are spread over all clusters. */
@@ -53,7 +53,7 @@ static int64_t steps_of(const struct plan *plan, const struct variant *v, const 
     int64_t steps = 0;
     for (int s = 0; s < plan->product[0].segment_count; s++) {
         const struct factor *right = &plan->product[0].segment[s].right[0];
-        steps += (launch->operand[right->operand].shape[right->k_major] + v->depth - 1) / v->depth;
+        steps += ceiling(launch->operand[right->operand].shape[right->k_major], v->depth);
     }
     return steps;
 }
@@ -114,7 +114,7 @@ static coda_status prepare_joined(const struct gpu *gpu, const struct cuda_kerne
         const struct launch *one = &launch[order[i]];
         struct geometry geometry = launch_geometry(plan, one);
         int64_t columns = plan->form->column_axis < 0 ? 1 : one->size[plan->form->column_axis];
-        geometry.column_tiles = (int32_t)((columns + v->columns - 1) / v->columns);
+        geometry.column_tiles = (int32_t)ceiling(columns, v->columns);
         geometry.row_tiles = (int32_t)(problem[i].tiles / geometry.column_tiles);
         geometry.whole = (int32_t)(tiles - narrow);
         status = launch_check(gpu, plan, one, error);
@@ -204,7 +204,7 @@ double cuda_product_time(const coda_device *device, const struct product_size *s
     if (gpu->capability != 90 || count < 1 || count > MAX_PROBLEMS)
         return 0;
     for (int i = 0; i < count; i++) {
-        struct problem p = {hopper_tiles(&v, size[i].rows, size[i].columns), (size[i].depth + v.depth - 1) / v.depth};
+        struct problem p = {hopper_tiles(&v, size[i].rows, size[i].columns), ceiling(size[i].depth, v.depth)};
         int at = i;
         for (; at > 0 && problem[at - 1].steps < p.steps; at--)
             problem[at] = problem[at - 1];

@@ -236,11 +236,11 @@ static void write_definitions(const struct plan *plan, const struct variant *v, 
              plan->right_k_major, plan->factor_type == CODA_F16);
     text_add(out, "#define EPILOGUE_ASIDE %d\n#define ROW_PROGRAM %d\n#define BARRIER_BYTES %d\n",
              v->mainloop == MAINLOOP_WARPS, v->mainloop == MAINLOOP_ROWS, BARRIER_BYTES);
-    bool wide = plan->copied_out >= 0 && plan->graph->operand[plan->copied_out].dtype == CODA_F32;
-    text_add(out, "#define OUT_F32 %d\n", wide);
-    text_add(out, "#define ROUNDS %d\n#define OUT_COPIED %d\n#define OUT_MAP %d\n#define OUT_ADDS %d\n",
-             rounds(v->mainloop), v->mainloop == MAINLOOP_COPIED, v->map_count - 1,
-             plan->copied_out >= 0 && plan->graph->operand[plan->copied_out].role == CODA_ACCUMULATE);
+    const struct operand *copied = plan->copied_out >= 0 ? &plan->graph->operand[plan->copied_out] : NULL;
+    text_add(out,
+             "#define OUT_F32 %d\n#define ROUNDS %d\n#define OUT_COPIED %d\n#define OUT_MAP %d\n#define OUT_ADDS %d\n",
+             copied && copied->dtype == CODA_F32, rounds(v->mainloop), v->mainloop == MAINLOOP_COPIED, v->map_count - 1,
+             copied && copied->role == CODA_ACCUMULATE);
     write_axis(out, "ROWS", plan->form->row_axis);
     write_axis(out, "COLUMNS", plan->form->column_axis);
     text_add(out, "\n");

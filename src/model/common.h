@@ -4,6 +4,7 @@
 #define CODA_MODEL_COMMON_H
 
 #include "coda.h"
+#include "runtime/counts.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -47,21 +48,6 @@ static inline uint64_t mix64(uint64_t x)
 static inline double uniform(uint64_t seed, uint64_t counter)
 {
     return (double)(mix64(mix64(seed) ^ counter) >> 11) * 0x1p-53;
-}
-
-static inline int64_t minimum(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static inline int64_t maximum(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
-static inline int64_t ceiling(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
 }
 
 #endif

@@ -1,14 +1,10 @@
 /* Matrix products, and the operands that only products take. */
 #include "ref/values.h"
+#include "runtime/counts.h"
 
 #include <string.h>
 
 enum { BLOCK = 256 }; /* a square block of doubles fits the second-level cache */
-
-static int64_t smaller(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
 
 coda_status ref_transpose(const struct evaluation *e, const struct node *node, struct value *y)
 {
@@ -65,7 +61,7 @@ static void add_product(const struct value *a, const struct value *b, struct val
         for (int64_t k = 0; k < a->columns; k += BLOCK)
             for (int64_t i = 0; i < y->rows; i++)
                 add_rows(a->data + i * a->columns + k, b->data + k * b->columns + j, b->columns,
-                         smaller(BLOCK, a->columns - k), smaller(BLOCK, y->columns - j), y->data + i * y->columns + j);
+                         minimum(BLOCK, a->columns - k), minimum(BLOCK, y->columns - j), y->data + i * y->columns + j);
 }
 
 coda_status ref_gemm(const struct evaluation *e, const struct node *node, struct value *y)
